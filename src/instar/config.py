@@ -1,0 +1,168 @@
+"""All settings, in one place. The only module that reads the environment.
+
+Sources, the later wins: defaults, `instar.toml` in the data folder, environment (`INSTAR_TRAIN__LR=1e-4`),
+command line.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from instar.errors import ConfigError
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EngineSettings(Group):
+    """Where tokens come from."""
+
+    kind: Literal["embedded", "scripted", "url"] = "embedded"
+    url: str | None = Field(None, description="address of a running engine, for kind = url")
+    threads: int = Field(0, ge=0, description="compute threads; 0 leaves one core to training")
+    max_streams: int = Field(8, ge=1, le=256, description="answers sampled at the same time")
+    max_waiting: int = Field(256, ge=1, description="requests that may queue before 429")
+    max_loras: int = Field(4, ge=2, description="versions held in memory at the same time")
+    max_lora_rank: int = Field(64, ge=1)
+    prefill_chunk: int = Field(128, ge=16, description="prompt tokens computed between two decode steps")
+
+
+class JudgeSettings(Group):
+    """Who reads reactions."""
+
+    embedding: str = Field("bundled", description="'bundled', or a Hugging Face embedding model's name or folder")
+    heads: int = Field(9, ge=1, description="bootstrapped heads that vote")
+    min_agreement: float = Field(0.75, ge=0.5, le=1.0, description="share of equal votes below which it abstains")
+    lease_s: float = Field(60.0, gt=0)
+    poll_s: float = Field(0.25, gt=0)
+
+
+class TrainSettings(Group):
+    """How the model learns."""
+
+    enabled: bool = True
+    method: Literal["binary_rl", "opd", "combined"] = "combined"
+    batch_size: int = Field(8, ge=1, description="judged turns that make an update")
+    min_batch: int = Field(3, ge=1, description="fewer will do after `quiet_s` without a reaction")
+    quiet_s: float = Field(30.0, ge=0)
+    micro_batch: int = Field(4, ge=1)
+    passes: int = Field(2, ge=1)
+    lr: float = Field(3e-4, gt=0)
+    rank: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    top_k: int = Field(20, ge=1, description="teacher tokens per position in distillation")
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    anchor_kl: float = Field(1.0, ge=0, description="weight of the pull to base on unrelated prompts")
+    max_staleness: int = Field(4, ge=0, description="versions after which a sample is too old for pg and distill")
+    max_tokens: int = Field(4096, ge=64, description="longest prompt plus response that is trained on")
+    threads: int = Field(1, ge=1)
+    poll_s: float = Field(0.5, gt=0)
+    seed: int = 0
+
+
+class GateSettings(Group):
+    """What a version must show before it serves."""
+
+    max_kl: float = Field(0.5, gt=0, description="KL to base on unrelated prompts, nats a token")
+    min_coherent: float = Field(0.9, ge=0, le=1, description="share of canary answers, relative to base")
+    min_relevant: float = Field(0.8, ge=0, le=1, description="share of canary answers, relative to base")
+
+
+class Settings(Group):
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = Field(30000, ge=0, le=65535)
+    api_key: SecretStr | None = None
+    model: str = Field("starter", description="'starter', or a Hugging Face causal LM's name or folder")
+    served_name: str = Field("instar", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    store_url: str | None = None
+    max_tokens: int = Field(1024, ge=1, description="answer length when the client names none")
+    max_body_bytes: int = Field(16 * 2**20, ge=1024)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    engine: EngineSettings = EngineSettings()  # type: ignore[call-arg]
+    judge: JudgeSettings = JudgeSettings()  # type: ignore[call-arg]
+    train: TrainSettings = TrainSettings()  # type: ignore[call-arg]
+    gate: GateSettings = GateSettings()  # type: ignore[call-arg]
+
+    @property
+    def database_url(self) -> str:
+        return self.store_url or f"sqlite:///{self.data_dir / 'instar.db'}"
+
+    @property
+    def versions_dir(self) -> Path:
+        return self.data_dir / "versions"
+
+    @property
+    def run_dir(self) -> Path:
+        """Process state: sockets, logs, the lock. Nothing in it must survive a reboot."""
+        return self.data_dir / "run"
+
+    @property
+    def work_dir(self) -> Path:
+        """Updates being computed."""
+        return self.data_dir / "work"
+
+    @property
+    def key_file(self) -> Path:
+        return self.data_dir / "api_key"
+
+
+def default_data_dir() -> Path:
+    """`$INSTAR_DATA_DIR`, else `~/.instar`."""
+    return Path(os.environ.get("INSTAR_DATA_DIR") or Path.home() / ".instar")
+
+
+def models_dir() -> Path:
+    """Converted models, shared by all data folders: `$INSTAR_MODELS_DIR`, else `~/.cache/instar/models`."""
+    return Path(os.environ.get("INSTAR_MODELS_DIR") or Path.home() / ".cache" / "instar" / "models")
+
+
+def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            into[key] = _merge(dict(into[key]), value)
+        else:
+            into[key] = value
+    return into
+
+
+def _from_environment() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in os.environ.items():
+        if not name.startswith("INSTAR_") or name in {"INSTAR_DATA_DIR", "INSTAR_MODELS_DIR"}:
+            continue
+        here = found
+        *groups, leaf = name.removeprefix("INSTAR_").lower().split("__")
+        for group in groups:
+            here = here.setdefault(group, {})
+        here[leaf] = value
+    return found
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}. Mend or remove the file.") from error
+
+
+def load_settings(data_dir: Path | None = None, overrides: dict[str, Any] | None = None) -> Settings:
+    """Gather settings from all sources. Raises ConfigError with one line per wrong setting."""
+    root = (data_dir or default_data_dir()).expanduser().absolute()
+    values = _merge(_from_file(root / "instar.toml"), _from_environment())
+    values = _merge(values, overrides or {})
+    values["data_dir"] = root
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        lines = [f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("These settings cannot be used:\n" + "\n".join(lines)) from error

@@ -1,0 +1,278 @@
+"""The seams: what each part of the flow asks of the parts it does not know.
+
+Everything here is a Protocol. `compose.py` alone decides which concrete part stands behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from instar.records import (
+    Activation,
+    JudgeItem,
+    Judgement,
+    Manifest,
+    NextState,
+    Sample,
+    Sampling,
+    Turn,
+    TurnOutcome,
+    Update,
+    UpdateJob,
+    UpdateResult,
+    Verdict,
+    WeightedSample,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Some sampled tokens. `finish_reason` stands on the last chunk: "stop" or "length".
+
+    A stop token that ended the answer is part of `ids`. `top` holds, per token, the likeliest alternatives
+    as (id, log-prob), where they were asked for.
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    finish_reason: str | None = None
+    top: list[list[tuple[int, float]]] | None = None
+
+
+class Engine(Protocol):
+    """The one client for every engine; speaks the wire contract of docs/engine-contract.md."""
+
+    def sample(
+        self, version: str, prompt_ids: Sequence[int], sampling: Sampling, *, priority: int = 0
+    ) -> AsyncIterator[TokenChunk]:
+        """Sample one answer under an adapter that is loaded (or BASE). Closing the iterator aborts it.
+
+        Raises EngineError (status 400: the prompt does not fit; 404: the version is not loaded; 429: full) or
+        EngineUnavailable.
+        """
+        ...
+
+    async def load(self, version: str, adapter_dir: Path) -> None:
+        """Make an adapter servable under the name of its version. Loading it twice is not an error."""
+        ...
+
+    async def unload(self, version: str) -> None:
+        """Forget an adapter. Unloading an unknown one is not an error."""
+        ...
+
+    async def loaded(self) -> set[str]:
+        """Versions that can be served now, BASE included."""
+        ...
+
+    async def healthy(self) -> bool: ...
+
+    async def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """The durable truth. Every method is one transaction: it happened wholly, or not at all.
+
+    Methods are synchronous and safe to call from several threads and processes. Raises StoreError.
+    """
+
+    # ── the gateway's side ────────────────────────────────────────────────────────────────────────────
+    def open_turns(self, turns: Sequence[Turn], next_states: Sequence[NextState]) -> None:
+        """Record that answering began, and what the request says about earlier turns.
+
+        A next state that is already known (same turn, kind and text) is ignored: clients send their history
+        again and again.
+        """
+        ...
+
+    def close_turn(self, turn_id: str, outcome: TurnOutcome) -> None:
+        """Durable on return. Closing a turn that is not open raises StoreError."""
+        ...
+
+    def find_by_context(
+        self, key_id: str, context_hashes: Sequence[str], session_id: str | None = None
+    ) -> list[Turn]:
+        """Done turns of this key whose `context_hash` is among those given, newest first."""
+        ...
+
+    def find_by_request(self, key_id: str, session_id: str, request_hash: str) -> list[Turn]:
+        """Turns of one session that answered exactly the same conversation, newest first."""
+        ...
+
+    def episode(self, episode_id: str) -> list[Turn]:
+        """Model steps between two user messages, oldest first."""
+        ...
+
+    def add_feedback(self, state: NextState) -> None:
+        """Record explicit feedback. An earlier judgement of the turn makes place for it if the turn was not
+        trained on yet. Raises StoreError for an unknown turn."""
+        ...
+
+    def turn(self, turn_id: str) -> Turn | None: ...
+
+    def turn_views(
+        self, *, session_id: str | None = None, limit: int = 100, before: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Turns with their next states, judgement, uses and reason as plain JSON values, newest first.
+
+        Keys: id, session_id, episode_id, parent_id, kind, version, status, finish_reason, created_at,
+        prompt_tokens, response_tokens, question (last user text), answer (text), next_states (list of
+        {kind, text}), score, votes, link, hint, why, learned (true once used), updates (list of update ids),
+        reason (why it is not learned from, None while it may be).
+        """
+        ...
+
+    # ── the judge's side ──────────────────────────────────────────────────────────────────────────────
+    def lease_unjudged(self, worker: str, limit: int, ttl_s: float) -> list[JudgeItem]:
+        """Take turns that have a next state and no judgement. A lease that ran out may be taken by another.
+
+        A turn whose lease ran out three times is set aside with a reason (poison) and not returned again.
+        """
+        ...
+
+    def record_judgement(self, judgement: Judgement, lease: str) -> None:
+        """Raises LeaseLost when the lease is not held any more."""
+        ...
+
+    # ── the trainer's side ────────────────────────────────────────────────────────────────────────────
+    def trainable(self, limit: int, *, current: int, max_staleness: int) -> list[Sample]:
+        """Judged, unused, learnable samples (score ±1), oldest first.
+
+        A sample of version v is stale when `current − v > max_staleness` (BASE counts as 0); stale samples
+        and those of pinned versions are returned only if they have a correction or an accepted retry, with
+        logprobs emptied; the rest is marked with the reason `stale` and left out.
+        """
+        ...
+
+    def last_reaction_at(self) -> float | None:
+        """Wall time of the newest judgement or next state: how long has it been quiet?"""
+        ...
+
+    def begin_update(
+        self, turn_ids: Sequence[str], parent: str, job: str, *, scale: float = 1.0
+    ) -> Update:
+        """Reserve samples for one update, before any compute. `job` is kept for resuming (JSON).
+
+        Raises StoreError if one of them is reserved or used already, or while another update runs.
+        """
+        ...
+
+    def running_update(self) -> tuple[Update, str] | None:
+        """The update that was begun and not finished, with its job, for the one who resumes it."""
+        ...
+
+    def finish_update(
+        self, update_id: str, *, status: str, version: str | None, note: str | None, activate: bool
+    ) -> None:
+        """End an update in one commit: uses, version, activation.
+
+        "proposed": every (turn, update, pass) is a use, exactly once; with `activate` the version is active
+        from this commit on. "rejected": the samples are free for one more update, at half the rate; after
+        two rejections they carry the reason `rejected_by_gate`. "failed": the samples are free again; after
+        three failures they carry the reason `poison`.
+        """
+        ...
+
+    def updates(self, limit: int = 100) -> list[Update]: ...
+
+    def rejected_before(self, turn_ids: Sequence[str]) -> bool:
+        """True if one of these samples was in an update that the gate rejected (train at half the rate)."""
+        ...
+
+    def next_version_number(self) -> int: ...
+
+    # ── versions and status ───────────────────────────────────────────────────────────────────────────
+    def active_version(self) -> str: ...
+
+    def activate(self, version: str, reason: str) -> None: ...
+
+    def activations(self, limit: int = 100) -> list[Activation]: ...
+
+    def counts(self) -> dict[str, Any]:
+        """turns by status, judged by score, waiting (unjudged, trainable), used, reasons → count."""
+        ...
+
+    def heartbeat(self, loop: str, state: dict[str, Any]) -> None:
+        """A loop says that it lives and what it does."""
+        ...
+
+    def heartbeats(self) -> dict[str, dict[str, Any]]:
+        """Loop name → its last state, with `at` (wall seconds)."""
+        ...
+
+    def get_state(self, name: str) -> dict[str, Any] | None:
+        """A small named document (running baselines and the like), written by put_state."""
+        ...
+
+    def put_state(self, name: str, value: dict[str, Any]) -> None: ...
+
+    def sweep_open(self, reason: str) -> int:
+        """Mark turns left open by a dead server as failed. Returns how many there were."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Registry(Protocol):
+    """Versions on disk. A version is there wholly or not at all."""
+
+    def publish(self, work_dir: Path, manifest: Manifest) -> Path:
+        """Move a finished update into the registry, atomically and durably. The same update twice is fine."""
+        ...
+
+    def verify(self, version: str) -> Path:
+        """The version's folder, after checking every sha256. Raises ArtifactError."""
+        ...
+
+    def manifest(self, version: str) -> Manifest:
+        """Raises ArtifactError."""
+        ...
+
+    def versions(self) -> list[str]:
+        """Published versions, oldest first, without BASE."""
+        ...
+
+
+class JudgeLink(Protocol):
+    """One link of the chain. It speaks, or abstains by returning None."""
+
+    name: str
+
+    def judge(self, item: JudgeItem) -> Verdict | None: ...
+
+
+class Method(Protocol):
+    """A small file that turns samples into per-token weights. Knows no torch and no model.
+
+    `state` is its memory (running baselines), returned changed; it must be JSON.
+    """
+
+    name: str
+
+    def weigh(
+        self, samples: Sequence[Sample], prompts: TeacherPrompts, state: dict[str, Any]
+    ) -> tuple[list[WeightedSample], dict[str, Any]]: ...
+
+
+class TeacherPrompts(Protocol):
+    """Builds token ids for a method: the only way in which a method touches text."""
+
+    def hinted(self, sample: Sample, hint: str) -> list[int]:
+        """The prompt of the sample's request with the user's words appended to the last user message."""
+        ...
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Ids of an answer as the model would have sampled it, stop token included."""
+        ...
+
+
+class Trainer(Protocol):
+    """Computes an update from a job, somewhere else than in this process."""
+
+    def run(self, job: UpdateJob) -> UpdateResult:
+        """Blocks until the update is computed. Raises TrainingError; may be called again with the same job."""
+        ...
+
+    def close(self) -> None: ...

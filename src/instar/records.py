@@ -1,0 +1,330 @@
+"""The vocabulary of the whole flow, in the order in which things happen.
+
+    request ─► Turn ─► NextState ─► Judgement ─► Sample ─► WeightedSample ─► UpdateJob ─► UpdateResult ─► Manifest
+
+Shapes: `_T` is the number of response tokens, `_P` of prompt tokens. Log-probs are natural logarithms of the
+raw policy, before temperature, top-p or any grammar.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+BASE = "base"
+"""Name of the untouched model as a version."""
+
+Message = dict[str, Any]
+"""One chat message as the client sent it: role, content, and what else came along."""
+
+
+class Kind(StrEnum):
+    """What a model step is within its conversation."""
+
+    MAIN = "main"  # answers a user's message
+    TOOL_STEP = "tool_step"  # goes on after tool results
+    SIDE = "side"  # titles, summaries, heartbeats: never feedback, never learned from
+
+
+class TurnStatus(StrEnum):
+    OPEN = "open"  # being sampled
+    DONE = "done"  # recorded and acknowledged
+    CANCELLED = "cancelled"  # the client left before the end
+    FAILED = "failed"  # the engine failed, or the server died in mid-answer
+
+
+class NextKind(StrEnum):
+    """What followed a model step."""
+
+    USER_REPLY = "user_reply"
+    TOOL_RESULT = "tool_result"
+    REGENERATE = "regenerate"
+    EDIT = "edit"
+    FEEDBACK = "feedback"  # POST /v1/feedback
+
+
+class Origin(StrEnum):
+    SAMPLED = "sampled"  # our own policy wrote the response
+    EDIT = "edit"  # the user wrote it
+    ACCEPTED_RETRY = "accepted_retry"  # our later answer, accepted after a correction
+
+
+class Source(StrEnum):
+    """Whose verdict it is. Tool verdicts never drown the user's."""
+
+    USER = "user"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request: found from the API key, never from a header."""
+
+    key_id: str
+    learner: str
+    role: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one answer. `temperature` 0 is greedy; `max_tokens` counts response tokens."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model step: what was asked, what was sampled, under which version.
+
+    `context_hash` identifies the conversation up to and including this answer; a later request whose history
+    hashes to the same value continues it. `request_hash` identifies the conversation up to, without, it.
+    """
+
+    id: str
+    session_id: str
+    episode_id: str
+    parent_id: str | None
+    key_id: str
+    learner: str
+    kind: Kind
+    version: str
+    pinned: bool
+    messages: list[Message]
+    request_hash: str
+    created_at: float
+    learn: bool = True
+    reason: str | None = None
+    choice: int = 0
+    params: dict[str, Any] = field(default_factory=dict)
+    status: TurnStatus = TurnStatus.OPEN
+    prompt_ids: list[int] = field(default_factory=list)
+    response_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    answer: Message | None = None
+    context_hash: str | None = None
+    finish_reason: str | None = None
+    closed_at: float | None = None
+
+    @property
+    def was_cut(self) -> bool:
+        """The token limit ended the answer: never a +1, trains no stop token."""
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """What is known of a turn once sampling ended; written in one commit before the client's last byte.
+
+    `learn`/`reason` are given only when the ending itself decides against learning.
+    """
+
+    status: TurnStatus
+    prompt_ids: list[int]
+    response_ids: list[int]
+    logprobs: list[float]
+    answer: Message | None
+    context_hash: str | None
+    finish_reason: str | None
+    closed_at: float
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextState:
+    """What followed a turn. `by_turn_id` is the turn whose request carried it, where there is one.
+
+    `score`, `correction` are given for explicit feedback only; `text` is the user's or the tool's own words.
+    """
+
+    turn_id: str
+    kind: NextKind
+    text: str
+    created_at: float
+    by_turn_id: str | None = None
+    score: int | None = None
+    correction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one turn: `score` +1, −1, 0, or None where every link of the chain abstained.
+
+    `votes` are the single votes behind it, `link` names who spoke, `hint` is what to do instead, in words.
+    `why` is a sentence for a reader.
+    """
+
+    turn_id: str
+    score: int | None
+    source: Source
+    link: str
+    created_at: float
+    votes: tuple[int, ...] = ()
+    hint: str | None = None
+    correction: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeItem:
+    """A turn with its next states, as a judge sees it. `lease` is the token that proves who holds it."""
+
+    turn: Turn
+    next_states: list[NextState]
+    lease: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one link of the judge's chain says. A link that cannot tell returns None instead."""
+
+    score: int
+    votes: tuple[int, ...] = ()
+    hint: str | None = None
+    correction: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A judged turn, ready for a method. Ids and log-probs are exactly those of sampling.
+
+    `request_messages` end with the user's (or tool's) message that the response answers. `score` is +1, −1, 0
+    or None. `correction` is the text that the user would have wanted; `accepted` the answer to a later retry
+    that the user accepted. `baseline_key` groups samples that share a running baseline.
+    """
+
+    turn_id: str
+    learner: str
+    version: str
+    source: Source
+    origin: Origin
+    request_messages: list[Message]
+    prompt_ids: list[int]
+    response_ids: list[int]
+    logprobs: list[float]
+    score: int | None
+    hint: str | None = None
+    correction: str | None = None
+    accepted: str | None = None
+    was_cut: bool = False
+    created_at: float = 0.0
+
+    @property
+    def baseline_key(self) -> str:
+        return f"{self.learner}/{self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedSample:
+    """What the trainer receives: tokens and, per response token, the weight of each loss component.
+
+    All weight lists have the length of `response_ids`. The trainer knows no method, it adds up
+
+        pg_T       PPO-clipped policy gradient; the weight is the advantage
+        distill_T  reverse KL towards the teacher that saw `teacher_prompt_ids`
+        nll_T      negative log-likelihood of the given token
+        kl_T       pull towards the reference (base) model
+
+    `logprobs` may be empty where no component needs them (nll on an edit). `components_without` counts the
+    components that abstained, by reason.
+    """
+
+    turn_id: str
+    origin: Origin
+    prompt_ids: list[int]
+    response_ids: list[int]
+    logprobs: list[float]
+    pg_T: list[float]
+    distill_T: list[float]
+    nll_T: list[float]
+    kl_T: list[float]
+    teacher_prompt_ids: list[int] | None = None
+    abstained: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateJob:
+    """One update, complete in itself: the compute child needs nothing else.
+
+    `parent` is the version to start from; `parent_dir` its folder, None for base. The same job gives the same
+    adapter, byte for byte, on the same machine and thread count: `seed` fixes every choice.
+    """
+
+    update_id: str
+    parent: str
+    parent_dir: str | None
+    model_dir: str
+    out_dir: str
+    seed: int
+    samples: list[WeightedSample]
+    anchors: list[list[int]] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What an update left in its `out_dir`: adapter, optimizer state, and these numbers."""
+
+    update_id: str
+    ok: bool
+    metrics: dict[str, Any]
+    gate: GateReport | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """Whether a proposed version may serve. `checks` holds every figure beside its bound."""
+
+    passed: bool
+    why: str
+    checks: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a version on disk says about itself. `files` maps a file name to its sha256 in hex."""
+
+    name: str
+    parent: str
+    created_at: float
+    update_id: str
+    base_model: str
+    base_sha256: str
+    files: dict[str, str]
+    turn_ids: list[str]
+    settings: dict[str, Any]
+    metrics: dict[str, Any]
+    gate: dict[str, Any]
+    runtime: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """One line of the history of what was served. The last one is in force."""
+
+    version: str
+    reason: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One update's life in the store."""
+
+    id: str
+    number: int
+    parent: str
+    status: str  # running, proposed, rejected, failed
+    turn_ids: list[str]
+    created_at: float
+    version: str | None = None
+    scale: float = 1.0
+    note: str | None = None
+    finished_at: float | None = None
