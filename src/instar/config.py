@@ -124,6 +124,15 @@ def models_dir() -> Path:
     return Path(os.environ.get("INSTAR_MODELS_DIR") or Path.home() / ".cache" / "instar" / "models")
 
 
+_NOT_SETTINGS = {"INSTAR_DATA_DIR", "INSTAR_MODELS_DIR", "INSTAR_DEBUG"}
+"""Variables that are read on their own and name no field of Settings."""
+
+
+def debug_wanted() -> bool:
+    """`INSTAR_DEBUG=1`: show tracebacks where the command line would print one line."""
+    return os.environ.get("INSTAR_DEBUG", "") not in {"", "0"}
+
+
 def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
@@ -136,7 +145,7 @@ def _merge(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 def _from_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in os.environ.items():
-        if not name.startswith("INSTAR_") or name in {"INSTAR_DATA_DIR", "INSTAR_MODELS_DIR"}:
+        if not name.startswith("INSTAR_") or name in _NOT_SETTINGS:
             continue
         here = found
         *groups, leaf = name.removeprefix("INSTAR_").lower().split("__")

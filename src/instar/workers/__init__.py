@@ -1,0 +1,1 @@
+"""The long-running loops and the supervisor that keeps them running."""
