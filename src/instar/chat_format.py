@@ -1,0 +1,218 @@
+"""Chats to token ids and back, without torch: the model's own template and tokenizer.
+
+The gateway, the trainer's parent and the benchmarks all speak to the model through this one module.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template, TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+from instar.errors import ModelError, RequestError
+from instar.records import Message
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, None, or a list of text parts.
+
+    Raises RequestError for parts that are no text, since dropping them would answer another question.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = []
+    for part in content if isinstance(content, list) else [content]:
+        if not isinstance(part, dict) or not isinstance(part.get("text", part.get("refusal")), str):
+            kind = part.get("type", "unknown") if isinstance(part, dict) else type(part).__name__
+            raise RequestError(
+                f"Content parts of type {str(kind)[:40]!r} are not supported; send text.",
+                param="messages",
+                code="unsupported_content",
+            )
+        parts.append(part["text"] if "text" in part else part["refusal"])
+    return "".join(parts)
+
+
+class StreamDecoder:
+    """Turns ids into text as they come; holds back bytes of an unfinished character."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._ids: list[int] = []
+        self._text = ""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that these ids add."""
+        added = ""
+        for token_id in ids:
+            self._ids.append(token_id)
+            added += self._stream.step(self._tokenizer, token_id) or ""
+        self._text += added
+        return added
+
+    def finish(self) -> str:
+        """What was held back: an answer may end in the middle of a character."""
+        whole: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        rest = whole[len(self._text) :] if whole.startswith(self._text) else ""
+        self._text += rest
+        return rest
+
+
+class ChatFormat:
+    """A model's chat template and tokenizer, read from its folder. Raises ModelError."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self.model_dir = model_dir
+        try:
+            self._tokenizer: Tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+            raise ModelError(f"{model_dir / 'tokenizer.json'} cannot be read: {error}") from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        config = _json(model_dir / "tokenizer_config.json")
+        self._special = {
+            name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
+        }
+        self._template = _compile(_template_text(model_dir, config))
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._markers = tuple(token.content for token in added.values() if token.special)
+        self.stop_ids = self._find_stop_ids()
+        model_config = _json(model_dir / "config.json")
+        text_config = model_config.get("text_config", model_config)
+        self.context_length = int(text_config.get("max_position_embeddings") or 2048)
+
+    def _find_stop_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer, as the model's own files name them; the first one is the usual one."""
+        found: list[int] = []
+        eos = self._special.get("eos_token")
+        for value in (
+            self._tokenizer.token_to_id(eos) if eos else None,
+            _json(self.model_dir / "generation_config.json").get("eos_token_id"),
+            _json(self.model_dir / "config.json").get("eos_token_id"),
+        ):
+            found += value if isinstance(value, list) else [value] if value is not None else []
+        if not found:
+            raise ModelError(f"{self.model_dir} names no end-of-sequence token; is it a chat model?")
+        return tuple(dict.fromkeys(found))
+
+    def render(self, messages: Sequence[Message], *, tools: list[Any] | None = None) -> str:
+        """The prompt as text, ending where the answer begins. Raises RequestError if the template refuses."""
+        plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
+        try:
+            return self._template.render(
+                messages=plain, tools=tools or None, add_generation_prompt=True, **self._special
+            )
+        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+            raise RequestError(
+                f"The model's chat template cannot take these messages: {error}", param="messages"
+            ) from error
+
+    def encode_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        served: Mapping[int, Sequence[int]] | None = None,
+        tools: list[Any] | None = None,
+    ) -> list[int]:
+        """Ids of the prompt. `served` gives, by message index, the ids of answers that we sampled ourselves:
+
+        they are spliced in as they were, because encoding text again may give other ids than were sampled.
+        An answer whose place in the rendered text is not clean (no special token right behind it) is encoded.
+        """
+        marks = {i: f"\u27e6{secrets.token_hex(12)}\u27e7" for i in (served or {})}
+        marked = [{**m, "content": marks[i]} if i in marks else m for i, m in enumerate(messages)]
+        text = self.render(marked, tools=tools)
+        for i, mark in marks.items():
+            before, found, after = text.partition(mark)
+            if not found or mark in after or not after.startswith(self._markers):
+                text = before + text_of(messages[i].get("content")) + after if found else text
+        ids: list[int] = []
+        for i, mark in marks.items():
+            before, found, after = text.partition(mark)
+            if found and served is not None:
+                ids += self.encode(before) + self._without_stop(served[i])
+                text = after
+        return ids + self.encode(text)
+
+    def _without_stop(self, ids: Sequence[int]) -> list[int]:
+        return list(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a piece of rendered text; no tokens are added."""
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
+        return ids
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Ids of an answer as the model would have sampled it, stop token included."""
+        return [*self.encode(text), self.stop_ids[0]]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text without special tokens."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def token_text(self, token_id: int) -> str:
+        """One token as text, special tokens included; bytes of a broken character show as U+FFFD."""
+        text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return text
+
+    def decoder(self) -> StreamDecoder:
+        return StreamDecoder(self._tokenizer)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    return value if isinstance(value, dict) else {}
+
+
+def _token_text(value: Any) -> str | None:
+    return value.get("content") if isinstance(value, dict) else value
+
+
+def _template_text(model_dir: Path, config: dict[str, Any]) -> str:
+    file = model_dir / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several named templates: the default one
+        template = next((t.get("template") for t in template if t.get("name") == "default"), None)
+    if not isinstance(template, str):
+        raise ModelError(
+            f"{model_dir} has no chat template, so it is probably a base model. "
+            "Choose an instruct/chat variant, or put a chat_template.jinja beside the weights."
+        )
+    return template
+
+
+def _compile(text: str) -> Template:
+    """Compile in a sandbox: a template comes with the model, and is code."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    try:
+        return environment.from_string(text)
+    except TemplateError as error:
+        raise ModelError(f"The model's chat template is not valid: {error}") from error
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
