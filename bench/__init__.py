@@ -1,0 +1,1 @@
+"""Benchmarks: what Instar does, measured from outside. Product code never imports anything from here."""
