@@ -1,7 +1,7 @@
 """A child must not outlive its supervisor, not even one that was killed with -9.
 
-The supervisor holds the writing end of each child's stdin and never writes. When it dies, however it dies, the
-kernel closes that end and the child reads end-of-file.
+The supervisor holds the writing end of each child's stdin and never writes. When it dies, however it dies,
+the kernel closes that end and the child reads end-of-file.
 """
 
 from __future__ import annotations

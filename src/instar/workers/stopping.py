@@ -12,7 +12,7 @@ from types import FrameType
 class StopFlag:
     """A flag that a signal handler may raise while the same thread waits on it.
 
-    `threading.Event` takes a lock that is not re-entrant, so a signal that arrives inside `wait` can deadlock.
+    `threading.Event` takes a lock that is not re-entrant, so a signal inside `wait` can deadlock.
     `SimpleQueue.put` is documented to be safe there.
     """
 
