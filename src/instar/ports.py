@@ -164,13 +164,21 @@ class Store(Protocol):
         ...
 
     def finish_update(
-        self, update_id: str, *, status: str, version: str | None, note: str | None, activate: bool
+        self,
+        update_id: str,
+        *,
+        status: str,
+        version: str | None,
+        note: str | None,
+        activate: bool,
+        documents: dict[str, dict[str, Any]] | None = None,
     ) -> None:
-        """End an update in one commit: uses, version, activation.
+        """End an update in one commit: uses, version, activation, and the documents given (see put_state).
 
         "proposed": every (turn, update, pass) is a use, exactly once; with `activate` the version is active
         from this commit on. "rejected": the samples are free for one more update, at half the rate; after
-        two rejections they carry the reason `rejected_by_gate`. "failed": the samples are free again; after
+        two rejections they carry the reason `rejected_by_gate`. "unused": nothing was computed since nothing in
+        the samples says how to change the model; they carry the reason `nothing_to_learn`. "failed": the samples are free again; after
         three failures they carry the reason `poison`.
         """
         ...

@@ -1,0 +1,32 @@
+"""The teacher's prompts: the same model, shown what the user said afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from instar.chat_format import ChatFormat, text_of
+from instar.records import Message, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTeacherPrompts:
+    """Implements `ports.TeacherPrompts` with the model's own chat template."""
+
+    chat: ChatFormat
+
+    def hinted(self, sample: Sample, hint: str) -> list[int]:
+        """Ids of the request with the user's words appended to its last user message."""
+        return self.chat.encode_prompt(with_hint(sample.request_messages, hint))
+
+    def encode_answer(self, text: str) -> list[int]:
+        return self.chat.encode_answer(text)
+
+
+def with_hint(messages: list[Message], hint: str) -> list[Message]:
+    """The messages with `hint` at the end of the last user message; the rest as it was."""
+    last = max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=None)
+    if last is None:
+        return [*messages, {"role": "user", "content": f"[user's hint] {hint}"}]
+    asked = text_of(messages[last].get("content"))
+    hinted = {**messages[last], "content": f"{asked}\n\n[user's hint] {hint}"}
+    return [*messages[:last], hinted, *messages[last + 1 :]]

@@ -1,0 +1,78 @@
+"""The end of an update: rejected with a reason, or published and active in one commit."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from instar.ports import Registry, Store
+from instar.records import Manifest, Update, UpdateResult
+from instar.runtime import Clock
+
+
+METHOD_STATE = "method"
+"""Name of the document that holds the method's memory (running baselines)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModelFacts:
+    """Which weights all versions stand on: a name for people, and the sha256 of the weights."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Takes what the trainer left and makes it a version, or says why not."""
+
+    store: Store
+    registry: Registry
+    base: BaseModelFacts
+    clock: Clock
+
+    def conclude(
+        self, update: Update, version: str, job: dict[str, Any], result: UpdateResult, out_dir: Path
+    ) -> tuple[bool, str]:
+        """Returns whether the version serves, and why. Doing it again after a crash is fine.
+
+        The artifact is durable before the commit that names it; a crash between the two leaves a folder that the
+        resumed update, being the same, publishes again under the same name.
+        """
+        gate = result.gate
+        if not result.ok or gate is None or not gate.passed:
+            why = gate.why if gate else result.error or "the update gave no result"
+            self.store.finish_update(
+                update.id, status="rejected", version=None, note=why, activate=False, documents={}
+            )
+            return False, why
+        self.registry.publish(out_dir, self._manifest(update, version, job, result))
+        self.store.finish_update(
+            update.id,
+            status="proposed",
+            version=version,
+            note=gate.why,
+            activate=True,
+            documents={METHOD_STATE: job["method_state"]},
+        )
+        return True, gate.why
+
+    def _manifest(
+        self, update: Update, version: str, job: dict[str, Any], result: UpdateResult
+    ) -> Manifest:
+        return Manifest(
+            name=version,
+            parent=update.parent,
+            created_at=self.clock.now(),
+            update_id=update.id,
+            base_model=self.base.name,
+            base_sha256=self.base.sha256,
+            files={},
+            turn_ids=update.turn_ids,
+            settings=job["settings"],
+            metrics=result.metrics,
+            gate=asdict(result.gate) if result.gate else {},
+            runtime={"python": platform.python_version(), "machine": platform.machine()},
+        )

@@ -1,0 +1,320 @@
+"""One request, from messages to a recorded answer.
+
+    place it ─► encode ─► open the turn(s) ─► sample ─► commit ─► acknowledge
+
+A turn is durable before its last event is handed out, so whatever a client has seen to the end is in the store.
+The request is served wholly by the version that was current when it began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from instar.chat_format import ChatFormat
+from instar.errors import EngineError, RequestError
+from instar.flow.conversation import context_hash
+from instar.flow.sessions import Place, place
+from instar.flow.text import TextAssembler
+from instar.ports import Engine, Store, TokenChunk
+from instar.records import Caller, Message, Sampling, Turn, TurnOutcome, TurnStatus
+from instar.runtime import Clock, new_id
+
+T = TypeVar("T")
+
+OPTED_OUT = "opted_out"
+SIDE = "side"
+
+
+class Versions(Protocol):
+    """Keeps what the engine serves in step with what is active."""
+
+    def lease(self, wanted: str | None) -> AbstractAsyncContextManager[str]:
+        """Holds a version (None: the current one) loaded until the request ends. Yields its name."""
+        ...
+
+    async def reload(self, version: str) -> None:
+        """The engine says it does not know this version: load it again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a client asked for, whichever API it came through. `version` None means the current one."""
+
+    messages: list[Message]
+    sampling: Sampling
+    n: int = 1
+    version: str | None = None
+    learn: bool = True
+    side: bool = False
+    session_id: str | None = None
+    tools: list[Any] | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some text of one choice, with the tokens that make it. Text may lag behind tokens."""
+
+    choice: int
+    text: str
+    ids: list[int]
+    logprobs: list[float]
+    top: list[list[tuple[int, float]]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A choice is complete and, on receipt of this, durably recorded."""
+
+    choice: int
+    finish_reason: str
+    response_tokens: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A request that was accepted: its turns (one per choice) are open, sampling may begin.
+
+    `ended` holds the ids of turns that were closed, however they ended.
+    """
+
+    request: ChatRequest
+    turns: list[Turn]
+    prompt_ids: list[int]
+    version: str
+    ended: set[str] = field(default_factory=set)
+
+
+class ServeTurn:
+    """Serves requests over the ports it is given. `in_thread` runs blocking calls off the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        engine: Engine,
+        chat: ChatFormat,
+        versions: Versions,
+        clock: Clock,
+        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._chat = chat
+        self._versions = versions
+        self._clock = clock
+        self._in_thread = in_thread
+
+    async def serve(self, request: ChatRequest, caller: Caller) -> AsyncIterator[Serving | Piece | Ended]:
+        """Yields Serving first, then Pieces, and one Ended per choice. Closing it cancels the turns.
+
+        Raises RequestError before anything was recorded, EngineError when sampling failed.
+        """
+        async with self._versions.lease(request.version) as version:
+            serving = await self._begin(request, caller, version)
+            try:
+                yield serving
+                choices = [self._choice(serving, turn) for turn in serving.turns]
+                async with aclosing(_merge(choices)) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                await self._cancel_unended(serving)
+
+    async def _begin(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
+        opening = asyncio.ensure_future(self._in_thread(self._open, request, caller, version))
+        try:
+            serving: Serving = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await self._cancel_unended(await opening)
+            raise
+        return serving
+
+    async def _cancel_unended(self, serving: Serving) -> None:
+        """A client may leave before a choice began to be sampled: its turn must not stay open."""
+        for turn in serving.turns:
+            if turn.id not in serving.ended:
+                await self._close(serving, turn, _Seen(), "", TurnStatus.CANCELLED)
+
+    def _open(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
+        """Runs in a thread: everything here grows with the prompt or waits for the disk."""
+        now = self._clock.now()
+        turn_ids = [new_id("turn") for _ in range(request.n)]
+        where = place(
+            self._store,
+            caller,
+            request.messages,
+            turn_id=turn_ids[0],
+            now=now,
+            explicit_session=request.session_id,
+            side=request.side,
+        )
+        prompt_ids = self._encode(request, where)
+        room = self._chat.context_length - len(prompt_ids)
+        if room < 1:
+            raise RequestError(
+                f"The messages take {len(prompt_ids)} tokens; this model's context is "
+                f"{self._chat.context_length}, and the answer needs room too. Shorten the conversation.",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
+        turns = [
+            _new_turn(turn_id, i, replace(request, sampling=sampling), caller, version, where, now)
+            for i, turn_id in enumerate(turn_ids)
+        ]
+        self._store.open_turns(turns, where.says if request.learn else [])
+        return Serving(replace(request, sampling=sampling), turns, prompt_ids, version)
+
+    def _encode(self, request: ChatRequest, where: Place) -> list[int]:
+        served = {
+            i: turn.response_ids
+            for i, turn in where.served.items()
+            if turn.answer and self._chat.decode(turn.response_ids) == turn.answer.get("content")
+        }
+        return self._chat.encode_prompt(request.messages, served=served, tools=request.tools)
+
+    async def _choice(self, serving: Serving, turn: Turn) -> AsyncIterator[Piece | Ended]:
+        sampling = serving.request.sampling
+        seed = None if sampling.seed is None else sampling.seed + turn.choice
+        text = TextAssembler(self._chat.decoder(), sampling.stop)
+        seen = _Seen()
+        try:
+            async for chunk in self._sample(serving, replace(sampling, seed=seed)):
+                seen.add(chunk)
+                shown = text.push(chunk.ids)
+                if text.stopped:
+                    seen.finish_reason = "stop"
+                yield Piece(turn.choice, shown, chunk.ids, chunk.logprobs, chunk.top)
+                if text.stopped:
+                    break
+            if seen.finish_reason is None:
+                raise EngineError("The engine ended its answer without saying why.")
+            if rest := text.finish():
+                yield Piece(turn.choice, rest, [], [])
+        except EngineError:
+            await self._close(serving, turn, seen, text.text, TurnStatus.FAILED)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            await self._close(serving, turn, seen, text.text, TurnStatus.CANCELLED)
+            raise
+        await self._close(serving, turn, seen, text.text, TurnStatus.DONE)
+        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), text.text)
+
+    async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncIterator[TokenChunk]:
+        """Samples; if a restarted engine lost the version, loads it and begins anew, once, before any token."""
+        began = False
+        try:
+            async with aclosing(_stream(self._engine, serving, sampling)) as chunks:
+                async for chunk in chunks:
+                    began = True
+                    yield chunk
+            return
+        except EngineError as error:
+            if began or error.status != 404:
+                raise
+        await self._versions.reload(serving.version)
+        async with aclosing(_stream(self._engine, serving, sampling)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _close(
+        self, serving: Serving, turn: Turn, seen: _Seen, text: str, status: TurnStatus
+    ) -> None:
+        answer: Message = {"role": "assistant", "content": text}
+        done = status is TurnStatus.DONE
+        outcome = TurnOutcome(
+            status=status,
+            prompt_ids=serving.prompt_ids,
+            response_ids=seen.ids,
+            logprobs=seen.logprobs,
+            answer=answer,
+            context_hash=context_hash(turn.messages, answer) if done else None,
+            finish_reason=seen.finish_reason if done else None,
+            closed_at=self._clock.now(),
+            reason=None if done else status.value,
+        )
+        serving.ended.add(turn.id)
+        # A client that leaves must not interrupt the record of its leaving.
+        await asyncio.shield(asyncio.ensure_future(self._in_thread(self._store.close_turn, turn.id, outcome)))
+
+
+@dataclass(slots=True)
+class _Seen:
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, chunk: TokenChunk) -> None:
+        self.ids += chunk.ids
+        self.logprobs += chunk.logprobs
+        self.finish_reason = chunk.finish_reason or self.finish_reason
+
+
+def _stream(engine: Engine, serving: Serving, sampling: Sampling) -> Any:
+    return engine.sample(serving.version, serving.prompt_ids, sampling)
+
+
+def _new_turn(
+    turn_id: str,
+    choice: int,
+    request: ChatRequest,
+    caller: Caller,
+    version: str,
+    where: Place,
+    now: float,
+) -> Turn:
+    reason = SIDE if request.side else where.reason if request.learn else OPTED_OUT
+    return Turn(
+        id=turn_id,
+        session_id=where.session_id,
+        episode_id=where.episode_id or turn_id,
+        parent_id=where.parent.id if where.parent else None,
+        key_id=caller.key_id,
+        learner=caller.learner,
+        kind=where.kind,
+        version=version,
+        pinned=request.version is not None,
+        messages=request.messages,
+        request_hash=where.request_hash,
+        created_at=now,
+        learn=reason is None,
+        reason=reason,
+        choice=choice,
+        params={**request.params, "max_tokens": request.sampling.max_tokens},
+    )
+
+
+async def _merge(sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:
+    """Events of several choices as they come. One source, the usual case, costs nothing."""
+    if len(sources) == 1:
+        async with aclosing(sources[0]) as only:  # type: ignore[type-var]
+            async for event in only:
+                yield event
+        return
+    queue: asyncio.Queue[T | BaseException | None] = asyncio.Queue()
+
+    async def drain(source: AsyncIterator[T]) -> None:
+        try:
+            async for event in source:
+                await queue.put(event)
+            await queue.put(None)
+        except EngineError as error:
+            await queue.put(error)
+
+    tasks = [asyncio.create_task(drain(source)) for source in sources]
+    try:
+        for _ in sources:
+            while (event := await queue.get()) is not None:
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

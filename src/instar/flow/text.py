@@ -1,0 +1,48 @@
+"""Sampled ids to the text that the client sees, ending at a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from instar.chat_format import StreamDecoder
+
+
+class TextAssembler:
+    """Emits text as ids come; holds back what may be the beginning of a stop string."""
+
+    def __init__(self, decoder: StreamDecoder, stop: Sequence[str]) -> None:
+        self._decoder = decoder
+        self._stop = [s for s in stop if s]
+        self._held = ""
+        self.text = ""
+        self.stopped = False
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that may be shown now. Sets `stopped` when a stop string was reached."""
+        return self._emit(self._decoder.push(ids), last=False)
+
+    def finish(self) -> str:
+        """The rest, when sampling ended."""
+        return "" if self.stopped else self._emit(self._decoder.finish(), last=True)
+
+    def _emit(self, added: str, *, last: bool) -> str:
+        pending = self._held + added
+        ends = [at for at in (pending.find(s) for s in self._stop) if at >= 0]
+        if ends:
+            self.stopped = True
+            keep = min(ends)
+        else:
+            keep = len(pending) if last else len(pending) - self._overlap(pending)
+        self._held = "" if self.stopped else pending[keep:]
+        self.text += pending[:keep]
+        return pending[:keep]
+
+    def _overlap(self, text: str) -> int:
+        """Length of the longest ending of `text` that begins a stop string."""
+        sizes = (
+            size
+            for stop in self._stop
+            for size in range(1, min(len(stop) - 1, len(text)) + 1)
+            if stop.startswith(text[-size:])
+        )
+        return max(sizes, default=0)

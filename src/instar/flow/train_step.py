@@ -1,0 +1,134 @@
+"""One step of the training loop: resume, or collect a batch; weigh, compute, gate, publish.
+
+    trainable samples ─► method: weights ─► job (stored) ─► trainer ─► gate ─► registry ─► one commit
+
+The job is stored before it is computed and is complete in itself, so a step that was killed anywhere is done again
+with the same result, and each use of a sample is committed once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from instar.config import Settings
+from instar.errors import TrainingError
+from instar.flow.publish import METHOD_STATE, Publisher
+from instar.ports import Method, Registry, Store, TeacherPrompts, Trainer
+from instar.records import BASE, Origin, Sample, Update, UpdateJob, WeightedSample
+from instar.runtime import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a step did: waited for more reactions, or finished an update one way or another."""
+
+    did: Literal["waiting", "proposed", "rejected", "failed", "nothing"]
+    waiting: int
+    why: str
+    version: str | None = None
+
+
+@dataclass(slots=True)
+class TrainStep:
+    """Call it again and again; each call does at most one update."""
+
+    store: Store
+    registry: Registry
+    trainer: Trainer
+    method: Method
+    prompts: TeacherPrompts
+    settings: Settings
+    model_dir: Path
+    publisher: Publisher
+    clock: Clock
+
+    def __call__(self) -> StepReport:
+        running = self.store.running_update()
+        if running is not None:
+            update, document = running
+            return self._compute(update, json.loads(document))
+        samples = self._collect()
+        if why := self._why_wait(samples):
+            return StepReport("waiting", len(samples), why)
+        return self._begin(samples[: self.settings.train.batch_size])
+
+    def _collect(self) -> list[Sample]:
+        train = self.settings.train
+        current = version_number(self.store.active_version())
+        return self.store.trainable(train.batch_size, current=current, max_staleness=train.max_staleness)
+
+    def _why_wait(self, samples: Sequence[Sample]) -> str | None:
+        train = self.settings.train
+        if len(samples) >= train.batch_size:
+            return None
+        if len(samples) < train.min_batch:
+            return f"{len(samples)} of {train.batch_size} judged turns"
+        last = self.store.last_reaction_at()
+        quiet = self.clock.now() - last if last is not None else 0.0
+        if quiet >= train.quiet_s:
+            return None
+        return f"{len(samples)} of {train.batch_size} judged turns; fewer will do after {train.quiet_s:.0f} s of quiet"
+
+    def _begin(self, samples: Sequence[Sample]) -> StepReport:
+        state = self.store.get_state(METHOD_STATE) or {}
+        weighted, new_state = self.method.weigh(samples, self.prompts, state)
+        turn_ids = [s.turn_id for s in samples]
+        scale = 0.5 if self.store.rejected_before(turn_ids) else 1.0
+        parent = self.store.active_version()
+        number = self.store.next_version_number()
+        job = {
+            "number": number,
+            "scale": scale,
+            "samples": [asdict(w) for w in weighted],
+            "method_state": new_state,
+            "settings": self._job_settings(scale),
+        }
+        update = self.store.begin_update(turn_ids, parent, json.dumps(job), scale=scale)
+        return self._compute(update, job)
+
+    def _job_settings(self, scale: float) -> dict[str, Any]:
+        train = self.settings.train.model_dump()
+        return {**train, "lr": train["lr"] * scale, "gate": self.settings.gate.model_dump()}
+
+    def _compute(self, update: Update, job: dict[str, Any]) -> StepReport:
+        version = f"v{job['number']}"
+        samples = [WeightedSample(**{**s, "origin": Origin(s["origin"])}) for s in job["samples"]]
+        if not any(any(s.pg_T) or any(s.distill_T) or any(s.nll_T) for s in samples):
+            why = "Nothing in these turns says how to change the model."
+            self._finish(update, "unused", why, {METHOD_STATE: job["method_state"]})
+            return StepReport("nothing", 0, why)
+        request = self._job(update, samples, job)
+        try:
+            result = self.trainer.run(request)
+        except TrainingError as error:
+            self._finish(update, "failed", str(error), {})
+            return StepReport("failed", 0, str(error))
+        passed, why = self.publisher.conclude(update, version, job, result, Path(request.out_dir))
+        return StepReport("proposed", 0, why, version) if passed else StepReport("rejected", 0, why)
+
+    def _job(self, update: Update, samples: list[WeightedSample], job: dict[str, Any]) -> UpdateJob:
+        parent_dir = None if update.parent == BASE else str(self.registry.verify(update.parent))
+        return UpdateJob(
+            update_id=update.id,
+            parent=update.parent,
+            parent_dir=parent_dir,
+            model_dir=str(self.model_dir),
+            out_dir=str(self.settings.work_dir / update.id),
+            seed=self.settings.train.seed + job["number"],
+            samples=samples,
+            settings=job["settings"],
+        )
+
+    def _finish(self, update: Update, status: str, why: str, documents: dict[str, Any]) -> None:
+        self.store.finish_update(
+            update.id, status=status, version=None, note=why, activate=False, documents=documents
+        )
+
+
+def version_number(version: str) -> int:
+    """`v7` → 7; base → 0."""
+    return 0 if version == BASE else int(version.removeprefix("v"))
