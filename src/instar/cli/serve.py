@@ -1,0 +1,153 @@
+"""`instar serve`: from a data folder to a running server."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from instar.cli.client import ADDRESS_FILE
+from instar.cli.terminal import DataDir, err, event, out
+from instar.config import Settings, load_settings
+from instar.errors import ConfigError
+from instar.workers import preflight
+from instar.workers.state import write_private
+from instar.workers.supervisor import build_supervisor, clear_the_ground, make_state
+
+
+def serve(
+    data_dir: DataDir = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to listen on (default: 127.0.0.1).")
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen on (default: 30000).")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="'starter', a folder, or a Hugging Face causal LM's name.")
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option("--api-key", help="Key that clients must send (default: made once and kept)."),
+    ] = None,
+    settings_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as train.batch_size=4."),
+    ] = None,
+) -> None:
+    """Serve the model and learn from its use, until Ctrl-C."""
+    begun = time.monotonic()
+    given = {"host": host, "port": port, "model": model, "api_key": api_key}
+    overrides = _nested(settings_ or [])
+    overrides.update({name: value for name, value in given.items() if value is not None})
+    settings = load_settings(data_dir, overrides)
+    preflight.refuse_open_house(settings)
+    preflight.make_folders(settings)
+    with preflight.DataFolderLock(settings.run_dir):
+        clear_the_ground(settings, event)
+        raise typer.Exit(_serve_locked(settings, begun))
+
+
+def _serve_locked(settings: Settings, begun: float) -> int:
+    from instar import compose  # loads the store and the web server, which the other commands do not need
+
+    key = preflight.ensure_api_key(settings)
+    with preflight.listen(settings.host, settings.port) as listener:
+        url = _own_url(settings.host, listener.getsockname()[1])
+        with _progress() as report:
+            model_dir = compose.prepare_model(settings, report)
+        state = make_state(settings, model_dir, key, listener)
+        supervisor = build_supervisor(
+            settings, state, url, event, lambda: _greet(settings, url, key, time.monotonic() - begun)
+        )
+        with _address_written(settings.run_dir / ADDRESS_FILE, url):
+            return supervisor.run()
+
+
+def _own_url(host: str, port: int) -> str:
+    """How a client on this machine reaches the server, wildcard addresses included."""
+    if host in {"0.0.0.0", "::", "localhost"}:  # noqa: S104  only compared
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _nested(pairs: list[str]) -> dict[str, Any]:
+    """`["train.lr=1e-4"]` → `{"train": {"lr": "1e-4"}}`; types are the settings' own business."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        path, equals, value = pair.partition("=")
+        if not equals or not all(part.isidentifier() for part in path.split(".")):
+            raise ConfigError(f"--set {pair} is not NAME=VALUE. Write for example --set train.batch_size=4.")
+        here = found
+        *groups, leaf = path.split(".")
+        for group in groups:
+            here = here.setdefault(group, {})
+        here[leaf] = value
+    return found
+
+
+@contextmanager
+def _address_written(path: Path, url: str) -> Iterator[None]:
+    """While the server runs, the other commands find it here."""
+    write_private(path, json.dumps({"url": url}))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, float], None]]:
+    """A bar that appears only when there is something to wait for."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(), console=err(),
+    )  # fmt: skip
+    tasks: list[Any] = []
+    started = False
+
+    def report(what: str, fraction: float) -> None:
+        nonlocal started
+        if not started:
+            if fraction >= 1.0:
+                return
+            bar.start()
+            started = True
+            tasks.append(bar.add_task(what, total=1.0))
+        bar.update(tasks[0], description=what, completed=fraction)
+
+    try:
+        yield report
+    finally:
+        if started:
+            bar.stop()
+
+
+def _greet(settings: Settings, url: str, key: str, took_s: float) -> None:
+    """Everything that a first client needs, ready to be copied."""
+    name = settings.served_name
+    url = url.replace("//127.0.0.1:", "//localhost:")
+    text = f"""
+Instar is ready in {took_s:.1f} s.
+
+  base URL   {url}/v1
+  API key    {key}
+  model      {name}
+
+  curl {url}/v1/chat/completions -H "Authorization: Bearer {key}" \\
+    -H "Content-Type: application/json" \\
+    -d '{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello!"}}], "stream": true}}'
+
+  # pip install openai
+  from openai import OpenAI
+  client = OpenAI(base_url="{url}/v1", api_key="{key}")
+
+  talk here: instar chat      what it learns: instar status      logs: {settings.run_dir / "logs"}
+"""
+    out().out(text)
+    sys.stdout.flush()
