@@ -77,13 +77,14 @@ class ChatFormat:
         self.model_dir = model_dir
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        except Exception as error:
             raise ModelError(f"{model_dir / 'tokenizer.json'} cannot be read: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         config = _json(model_dir / "tokenizer_config.json")
         self._special = {
-            name: _token_text(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
+            name: _token_text(config.get(name))
+            for name in ("bos_token", "eos_token", "unk_token", "pad_token")
         }
         self._template = _compile(_template_text(model_dir, config))
         added = self._tokenizer.get_added_tokens_decoder()
@@ -204,7 +205,9 @@ def _template_text(model_dir: Path, config: dict[str, Any]) -> str:
 
 def _compile(text: str) -> Template:
     """Compile in a sandbox: a template comes with the model, and is code."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
     environment.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)

@@ -36,9 +36,13 @@ class EngineSettings(Group):
 class JudgeSettings(Group):
     """Who reads reactions."""
 
-    embedding: str = Field("bundled", description="'bundled', or a Hugging Face embedding model's name or folder")
+    embedding: str = Field(
+        "bundled", description="'bundled', or a Hugging Face embedding model's name or folder"
+    )
     heads: int = Field(9, ge=1, description="bootstrapped heads that vote")
-    min_agreement: float = Field(0.75, ge=0.5, le=1.0, description="share of equal votes below which it abstains")
+    min_agreement: float = Field(
+        0.75, ge=0.5, le=1.0, description="share of equal votes below which it abstains"
+    )
     lease_s: float = Field(60.0, gt=0)
     poll_s: float = Field(0.25, gt=0)
 
@@ -60,7 +64,9 @@ class TrainSettings(Group):
     clip_low: float = 0.2
     clip_high: float = 0.28
     anchor_kl: float = Field(1.0, ge=0, description="weight of the pull to base on unrelated prompts")
-    max_staleness: int = Field(4, ge=0, description="versions after which a sample is too old for pg and distill")
+    max_staleness: int = Field(
+        4, ge=0, description="versions after which a sample is too old for pg and distill"
+    )
     max_tokens: int = Field(4096, ge=64, description="longest prompt plus response that is trained on")
     threads: int = Field(1, ge=1)
     poll_s: float = Field(0.5, gt=0)
@@ -84,6 +90,7 @@ class Settings(Group):
     served_name: str = Field("instar", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     store_url: str | None = None
     max_tokens: int = Field(1024, ge=1, description="answer length when the client names none")
+    temperature: float = Field(0.7, ge=0, le=2, description="sampling temperature when the client names none")
     max_body_bytes: int = Field(16 * 2**20, ge=1024)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     engine: EngineSettings = EngineSettings()  # type: ignore[call-arg]

@@ -150,9 +150,7 @@ class Store(Protocol):
         """Wall time of the newest judgement or next state: how long has it been quiet?"""
         ...
 
-    def begin_update(
-        self, turn_ids: Sequence[str], parent: str, job: str, *, scale: float = 1.0
-    ) -> Update:
+    def begin_update(self, turn_ids: Sequence[str], parent: str, job: str, *, scale: float = 1.0) -> Update:
         """Reserve samples for one update, before any compute. `job` is kept for resuming (JSON).
 
         Raises StoreError if one of them is reserved or used already, or while another update runs.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from instar.chat_format import text_of
@@ -25,7 +26,9 @@ def prefix_hashes(messages: Sequence[Message]) -> list[str]:
     running = hashlib.sha256(b"conversation").hexdigest()
     for message in messages:
         if message.get("role") not in _UNHEARD:
-            running = hashlib.sha256(f"{running}\n{_canonical(message)}".encode("utf-8", "surrogatepass")).hexdigest()
+            running = hashlib.sha256(
+                f"{running}\n{_canonical(message)}".encode("utf-8", "surrogatepass")
+            ).hexdigest()
         hashes.append(running)
     return hashes
 
@@ -48,10 +51,8 @@ def _call(call: Any) -> Any:
     if not isinstance(function, dict):
         return call
     arguments = function.get("arguments")
-    try:
+    with suppress(ValueError):  # not JSON: compared as the text it is
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        pass  # not JSON: compared as the text it is
     return {"name": function.get("name"), "arguments": arguments}
 
 

@@ -11,7 +11,6 @@ from instar.ports import Registry, Store
 from instar.records import Manifest, Update, UpdateResult
 from instar.runtime import Clock
 
-
 METHOD_STATE = "method"
 """Name of the document that holds the method's memory (running baselines)."""
 
@@ -59,9 +58,7 @@ class Publisher:
         )
         return True, gate.why
 
-    def _manifest(
-        self, update: Update, version: str, job: dict[str, Any], result: UpdateResult
-    ) -> Manifest:
+    def _manifest(self, update: Update, version: str, job: dict[str, Any], result: UpdateResult) -> Manifest:
         return Manifest(
             name=version,
             parent=update.parent,

@@ -9,7 +9,7 @@ The request is served wholly by the version that was current when it began.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -110,7 +110,9 @@ class ServeTurn:
         self._clock = clock
         self._in_thread = in_thread
 
-    async def serve(self, request: ChatRequest, caller: Caller) -> AsyncIterator[Serving | Piece | Ended]:
+    async def serve(
+        self, request: ChatRequest, caller: Caller
+    ) -> AsyncGenerator[Serving | Piece | Ended, None]:
         """Yields Serving first, then Pieces, and one Ended per choice. Closing it cancels the turns.
 
         Raises RequestError before anything was recorded, EngineError when sampling failed.
@@ -179,7 +181,7 @@ class ServeTurn:
         }
         return self._chat.encode_prompt(request.messages, served=served, tools=request.tools)
 
-    async def _choice(self, serving: Serving, turn: Turn) -> AsyncIterator[Piece | Ended]:
+    async def _choice(self, serving: Serving, turn: Turn) -> AsyncGenerator[Piece | Ended, None]:
         sampling = serving.request.sampling
         seed = None if sampling.seed is None else sampling.seed + turn.choice
         text = TextAssembler(self._chat.decoder(), sampling.stop)
@@ -206,7 +208,7 @@ class ServeTurn:
         await self._close(serving, turn, seen, text.text, TurnStatus.DONE)
         yield Ended(turn.choice, seen.finish_reason, len(seen.ids), text.text)
 
-    async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncIterator[TokenChunk]:
+    async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncGenerator[TokenChunk, None]:
         """Samples; if a restarted engine lost the version, loads it and begins anew, once, before any token."""
         began = False
         try:
@@ -223,9 +225,7 @@ class ServeTurn:
             async for chunk in chunks:
                 yield chunk
 
-    async def _close(
-        self, serving: Serving, turn: Turn, seen: _Seen, text: str, status: TurnStatus
-    ) -> None:
+    async def _close(self, serving: Serving, turn: Turn, seen: _Seen, text: str, status: TurnStatus) -> None:
         answer: Message = {"role": "assistant", "content": text}
         done = status is TurnStatus.DONE
         outcome = TurnOutcome(
@@ -290,14 +290,14 @@ def _new_turn(
     )
 
 
-async def _merge(sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:
+async def _merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
     """Events of several choices as they come. One source, the usual case, costs nothing."""
     if len(sources) == 1:
-        async with aclosing(sources[0]) as only:  # type: ignore[type-var]
+        async with aclosing(sources[0]) as only:
             async for event in only:
                 yield event
         return
-    queue: asyncio.Queue[T | BaseException | None] = asyncio.Queue()
+    queue: asyncio.Queue[T | EngineError | None] = asyncio.Queue()
 
     async def drain(source: AsyncIterator[T]) -> None:
         try:
@@ -310,10 +310,10 @@ async def _merge(sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:
     tasks = [asyncio.create_task(drain(source)) for source in sources]
     try:
         for _ in sources:
-            while (event := await queue.get()) is not None:
-                if isinstance(event, BaseException):
-                    raise event
-                yield event
+            while (item := await queue.get()) is not None:
+                if isinstance(item, EngineError):
+                    raise item
+                yield item
     finally:
         for task in tasks:
             task.cancel()

@@ -1,0 +1,1 @@
+"""The HTTP surface. Knows clients; knows neither torch nor SQL."""

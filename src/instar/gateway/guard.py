@@ -1,0 +1,95 @@
+"""Who may come in, and how much they may bring."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from instar.errors import RequestError
+from instar.gateway.errors import from_validation
+from instar.records import Caller
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """Knows keys by their sha256 only. One key, one learner; more come with roles."""
+
+    digests: dict[str, Caller]
+
+    @classmethod
+    def of(cls, key: str) -> KeyRing:
+        return cls({_digest(key): Caller(key_id=_digest(key)[:16], learner="default")})
+
+    def caller(self, request: Request) -> Caller:
+        """Raises RequestError 401. Compares in constant time."""
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            raise RequestError(
+                "No API key. Send the header `Authorization: Bearer <key>`; `instar serve` prints the key.",
+                status=401,
+                code="missing_api_key",
+                kind="authentication_error",
+            )
+        digest = _digest(given.strip())
+        for known, caller in self.digests.items():
+            if hmac.compare_digest(known, digest):
+                return caller
+        raise RequestError(
+            "This API key is not known. `instar serve` prints the right one; it is kept in the data folder's "
+            "file `api_key`.",
+            status=401,
+            code="invalid_api_key",
+            kind="authentication_error",
+        )
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+async def read_body(request: Request, limit_bytes: int) -> bytes:
+    """The body, refused with 413 before it is read further than `limit_bytes`."""
+    too_large = RequestError(
+        f"The body is larger than {limit_bytes} bytes (setting max_body_bytes).",
+        status=413,
+        code="request_too_large",
+    )
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit_bytes:
+        raise too_large
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > limit_bytes:
+                raise too_large
+    except ClientDisconnect as error:
+        raise RequestError("The client left while sending its request.", status=499) from error
+    return bytes(body)
+
+
+def parse(body: bytes, model: type[M]) -> M:
+    """A JSON body as a model. Raises RequestError 400 that names the field."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error) from error
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """A JSON object, unvalidated. Raises RequestError 400."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(value, dict):
+        raise RequestError("The body must be a JSON object.", code="invalid_json")
+    return value

@@ -1,0 +1,211 @@
+"""To look inside and to steer: status, turns, versions, feedback, models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from instar.config import Settings
+from instar.errors import ArtifactError, RequestError
+from instar.gateway.chat import version_of
+from instar.gateway.guard import KeyRing, parse, read_body
+from instar.gateway.schemas import FeedbackBody
+from instar.gateway.versions import VersionKeeper
+from instar.ports import Engine, Registry, Store
+from instar.records import BASE, NextKind, NextState
+from instar.runtime import Clock
+
+MAX_PAGE = 1000
+
+
+@dataclass(slots=True)
+class InspectApi:
+    """Routes that print facts. `processes` tells, per loop, pid and restarts."""
+
+    store: Store
+    registry: Registry
+    engine: Engine
+    versions: VersionKeeper
+    keys: KeyRing
+    settings: Settings
+    clock: Clock
+    processes: Callable[[], dict[str, dict[str, Any]]]
+    router: APIRouter = field(default_factory=APIRouter)
+
+    def __post_init__(self) -> None:
+        add = self.router.add_api_route
+        add("/health", self.health, methods=["GET"], summary="The gateway is alive")
+        add("/ready", self.ready, methods=["GET"], summary="A model can be talked to")
+        add("/v1/models", self.models, methods=["GET"], summary="Models and versions by name")
+        add("/v1/models/{model}", self.model, methods=["GET"], summary="One model")
+        add("/v1/status", self.status, methods=["GET"], summary="The four loops and the learning")
+        add("/v1/turns", self.turns, methods=["GET"], summary="Recorded turns, newest first")
+        add("/v1/versions", self.list_versions, methods=["GET"], summary="Versions, newest first")
+        add("/v1/versions/{version}", self.version, methods=["GET"], summary="One version's manifest")
+        add(
+            "/v1/versions/{version}/activate",
+            self.activate,
+            methods=["POST"],
+            summary="Serve this version from now on",
+        )
+        body = {
+            "content": {"application/json": {"schema": FeedbackBody.model_json_schema()}},
+            "required": True,
+        }
+        add(
+            "/v1/feedback",
+            self.feedback,
+            methods=["POST"],
+            summary="Judge an answer yourself",
+            openapi_extra={"requestBody": body},
+        )
+
+    async def health(self) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self) -> Response:
+        if self.versions.ready:
+            return JSONResponse({"status": "ready", "version": self.versions.current})
+        return JSONResponse({"status": "starting"}, status_code=503, headers={"retry-after": "1"})
+
+    async def models(self, request: Request) -> Response:
+        self.keys.caller(request)
+        name = self.settings.served_name
+        versions = await asyncio.to_thread(self.registry.versions)
+        names = [name, f"{name}@{BASE}", *(f"{name}@{v}" for v in versions)]
+        return JSONResponse({"object": "list", "data": [_model(n) for n in names]})
+
+    async def model(self, request: Request, model: str) -> Response:
+        self.keys.caller(request)
+        version = version_of(model, self.settings.served_name)
+        if version not in (None, BASE, *await asyncio.to_thread(self.registry.versions)):
+            raise RequestError(f"There is no version {version}.", status=404, code="model_not_found")
+        return JSONResponse(_model(model))
+
+    async def status(self, request: Request) -> Response:
+        self.keys.caller(request)
+        alive = await self.engine.healthy()
+        return JSONResponse(await asyncio.to_thread(self._status, alive))
+
+    def _status(self, engine_alive: bool) -> dict[str, Any]:
+        counts = self.store.counts()
+        updates = self.store.updates(limit=20)
+        beats = self.store.heartbeats()
+        return {
+            "active_version": self.store.active_version(),
+            "served_version": self.versions.current,
+            "problem": self.versions.problem,
+            "model": self.settings.model,
+            "loops": self._loops(engine_alive, beats),
+            "training": {
+                "enabled": self.settings.train.enabled,
+                "method": self.settings.train.method,
+                "waiting": counts.get("trainable", 0),
+                "batch_size": self.settings.train.batch_size,
+                "running": any(u.status == "running" for u in updates),
+                "updates": sum(u.status == "proposed" for u in updates),
+                "last": asdict(updates[0]) if updates else None,
+                "reasons": counts.get("reasons", {}),
+            },
+            "counts": counts,
+        }
+
+    def _loops(self, engine_alive: bool, beats: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        known = self.processes()
+        names = ["gateway", "engine", "judge", "trainer"]
+        loops = {name: {**known.get(name, {}), **beats.get(name, {})} for name in names}
+        loops["gateway"]["alive"] = True
+        loops["engine"]["alive"] = engine_alive
+        return loops
+
+    async def turns(self, request: Request) -> Response:
+        self.keys.caller(request)
+        query = request.query_params
+        limit = _whole_number(query.get("limit", "100"), "limit", 1, MAX_PAGE)
+        views = await asyncio.to_thread(
+            self.store.turn_views, session_id=query.get("session"), limit=limit, before=query.get("before")
+        )
+        return JSONResponse({"object": "list", "data": views})
+
+    async def list_versions(self, request: Request) -> Response:
+        self.keys.caller(request)
+        return JSONResponse({"object": "list", "data": await asyncio.to_thread(self._versions)})
+
+    def _versions(self) -> list[dict[str, Any]]:
+        active = self.store.active_version()
+        activated: dict[str, float] = {}
+        for line in self.store.activations(limit=MAX_PAGE):
+            activated.setdefault(line.version, line.created_at)
+        base = {"name": BASE, "parent": None, "created_at": None, "note": "the untouched model"}
+        rows = [base, *(self._version_row(v) for v in self.registry.versions())]
+        return [
+            {**row, "active": row["name"] == active, "activated_at": activated.get(row["name"])}
+            for row in reversed(rows)
+        ]
+
+    def _version_row(self, version: str) -> dict[str, Any]:
+        try:
+            manifest = self.registry.manifest(version)
+        except ArtifactError as error:
+            return {"name": version, "parent": None, "created_at": None, "damaged": str(error)}
+        return asdict(manifest)
+
+    async def version(self, request: Request, version: str) -> Response:
+        self.keys.caller(request)
+        rows = {row["name"]: row for row in await asyncio.to_thread(self._versions)}
+        if version not in rows:
+            raise _no_version(version)
+        return JSONResponse(rows[version])
+
+    async def activate(self, request: Request, version: str) -> Response:
+        self.keys.caller(request)
+        if version not in (BASE, *await asyncio.to_thread(self.registry.versions)):
+            raise _no_version(version)
+        before = self.versions.current
+        await self.versions.activate(version, reason="asked for by hand")
+        return JSONResponse({"active_version": version, "before": before})
+
+    async def feedback(self, request: Request) -> Response:
+        self.keys.caller(request)
+        body = parse(await read_body(request, self.settings.max_body_bytes), FeedbackBody)
+        if await asyncio.to_thread(self.store.turn, body.turn) is None:
+            raise RequestError(
+                f"There is no turn {body.turn!r}. Use the `id` of a response, or its header x-instar-turn.",
+                status=404,
+                code="turn_not_found",
+                param="turn",
+            )
+        score = -1 if body.score is None and body.correction is not None else body.score
+        state = NextState(
+            turn_id=body.turn,
+            kind=NextKind.FEEDBACK,
+            text=body.comment or "",
+            created_at=self.clock.now(),
+            score=score,
+            correction=body.correction,
+        )
+        await asyncio.to_thread(self.store.add_feedback, state)
+        return JSONResponse({"turn": body.turn, "recorded": True})
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "instar"}
+
+
+def _no_version(version: str) -> RequestError:
+    return RequestError(
+        f"There is no version {version[:40]!r}. `instar versions list` shows what is there.",
+        status=404,
+        code="version_not_found",
+    )
+
+
+def _whole_number(text: str, name: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise RequestError(f"{name} must be a whole number from {least} to {most}.", param=name)
+    return int(text)

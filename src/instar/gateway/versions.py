@@ -1,0 +1,204 @@
+"""Keeps what the engine serves in step with what the store says is active.
+
+A swap loads the new adapter beside the old one, then new requests take the new one; the old one is unloaded when its
+last request has ended. So no request waits for a swap, fails by it, or is served by two versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from instar.errors import ArtifactError, EngineError, EngineUnavailable, RequestError, StoreError
+from instar.ports import Engine, Registry, Store
+from instar.records import BASE
+
+log = structlog.get_logger()
+
+POLL_S = 0.25
+CHECK_ENGINE_EVERY = 8  # polls between two looks at what the engine really holds
+
+
+class VersionKeeper:
+    """Implements `flow.serve_turn.Versions`. Lives on the gateway's event loop; holds no lock across requests."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        engine: Engine,
+        *,
+        max_loaded: int,
+        in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._engine = engine
+        self._max_loaded = max_loaded
+        self._in_thread = in_thread
+        self._in_use: Counter[str] = Counter()
+        self._loaded: dict[str, None] = {}  # in the order of last use
+        self._loading = asyncio.Lock()
+        self._polls = 0
+        self.current: str | None = None
+        self.problem: str | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self.current is not None
+
+    @asynccontextmanager
+    async def lease(self, wanted: str | None) -> AsyncIterator[str]:
+        """Raises RequestError (404) for a version that is not there, EngineUnavailable before the first one."""
+        version = wanted or self.current
+        if version is None:
+            raise EngineUnavailable("The engine is still starting; try again in a few seconds.")
+        self._in_use[version] += 1
+        try:
+            if version != BASE and version not in self._loaded:
+                await self._load_wanted(version)
+            elif version in self._loaded:
+                self._touch(version)
+            yield version
+        finally:
+            self._in_use[version] -= 1
+
+    async def _load_wanted(self, version: str) -> None:
+        try:
+            await self._load(version)
+        except ArtifactError as error:
+            raise RequestError(
+                f"Version {version} cannot be served: {error} `instar versions list` shows what is there.",
+                status=404,
+                code="model_not_found",
+                param="model",
+            ) from error
+
+    async def reload(self, version: str) -> None:
+        """The engine restarted and forgot: load the version again."""
+        self._loaded.pop(version, None)
+        if version != BASE:
+            await self._load(version)
+
+    async def activate(self, version: str, reason: str) -> None:
+        """Check, load, record, serve – in this order, so that a damaged version is never recorded as active.
+
+        Raises ArtifactError, EngineError or StoreError; the version that served goes on serving.
+        """
+        if version != BASE:
+            await self._load(version)
+        await self._in_thread(self._store.activate, version, reason)
+        self._serve(version)
+
+    async def run(self) -> None:
+        """Follow the store for ever."""
+        while True:
+            await self.poll()
+            await asyncio.sleep(POLL_S)
+
+    async def poll(self) -> None:
+        """One look; a failure leaves everything as it was and is shown as `problem`."""
+        try:
+            await self._follow()
+            if self._polls % CHECK_ENGINE_EVERY == 0:
+                await self._recheck()
+            self._polls += 1
+        except (EngineError, StoreError) as error:
+            self._note(str(error))
+
+    async def _follow(self) -> None:
+        active = await self._in_thread(self._store.active_version)
+        if active == self.current:
+            return
+        if self.current is None and not await self._engine.healthy():
+            return
+        try:
+            if active != BASE:
+                await self._load(active)
+        except (ArtifactError, EngineError) as error:
+            if isinstance(error, EngineUnavailable):
+                raise
+            await self._fall_back(active, error)
+            return
+        self._note(None)
+        self._serve(active)
+        await self._retire()
+
+    async def _fall_back(self, active: str, error: Exception) -> None:
+        """A version that cannot be served must not take the model away: keep, or find, the last good one."""
+        if self.current is None:
+            self._serve(await self._last_good(active))
+        self._note(
+            f"Version {active} cannot be served ({error}); {self.current} serves instead. "
+            f"`instar versions activate {self.current}` makes that the choice."
+        )
+
+    async def _last_good(self, bad: str) -> str:
+        for past in await self._in_thread(self._store.activations):
+            if past.version == BASE:
+                break
+            if past.version == bad:
+                continue
+            try:
+                await self._load(past.version)
+            except (ArtifactError, EngineError):
+                continue
+            return str(past.version)
+        return BASE
+
+    async def _recheck(self) -> None:
+        """An engine that was restarted holds nothing: give it back what is current."""
+        held = await self._engine.loaded()
+        for version in list(self._loaded):
+            if version not in held:
+                self._loaded.pop(version, None)
+        if self.current not in (None, BASE) and self.current not in held:
+            await self.reload(str(self.current))
+
+    async def _load(self, version: str) -> None:
+        async with self._loading:
+            if version in self._loaded:
+                return
+            folder = await self._in_thread(self._registry.verify, version)
+            await self._make_place()
+            await self._engine.load(version, folder)
+            self._touch(version)
+
+    async def _make_place(self) -> None:
+        """Unload the longest unused version when the engine's places are taken."""
+        if len(self._loaded) < self._max_loaded:
+            return
+        for version in list(self._loaded):
+            if version != self.current and not self._in_use[version]:
+                await self._unload(version)
+                return
+        raise EngineError("All places for versions are in use; try again in a moment.", status=429)
+
+    async def _retire(self) -> None:
+        """Unload what is neither current nor in use, but keep one behind for a quick return."""
+        idle = [v for v in self._loaded if v != self.current and not self._in_use[v]]
+        for version in idle[:-1]:
+            await self._unload(version)
+
+    async def _unload(self, version: str) -> None:
+        self._loaded.pop(version, None)
+        await self._engine.unload(version)
+
+    def _touch(self, version: str) -> None:
+        self._loaded.pop(version, None)
+        self._loaded[version] = None
+
+    def _serve(self, version: str) -> None:
+        if version != self.current:
+            log.info("version_served", version=version, before=self.current)
+        self.current = version
+
+    def _note(self, problem: str | None) -> None:
+        if problem and problem != self.problem:
+            log.warning("version_problem", problem=problem)
+        self.problem = problem
