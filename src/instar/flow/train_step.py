@@ -26,10 +26,23 @@ from instar.runtime import Clock
 class StepReport:
     """What a step did: waited for more reactions, or finished an update one way or another."""
 
-    did: Literal["waiting", "proposed", "rejected", "failed", "nothing"]
+    did: Literal["waiting", "proposed", "rejected", "failed", "unused"]
     waiting: int
     why: str
     version: str | None = None
+
+    @property
+    def worked(self) -> bool:
+        """Whether an update was finished, so that the next step should follow at once."""
+        return self.did != "waiting"
+
+    @property
+    def doing(self) -> str:
+        return f"published {self.version}" if self.version else self.did
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"waiting": self.waiting, "why": self.why}
 
 
 @dataclass(slots=True)
@@ -100,7 +113,7 @@ class TrainStep:
         if not any(any(s.pg_T) or any(s.distill_T) or any(s.nll_T) for s in samples):
             why = "Nothing in these turns says how to change the model."
             self._finish(update, "unused", why, {METHOD_STATE: job["method_state"]})
-            return StepReport("nothing", 0, why)
+            return StepReport("unused", 0, why)
         request = self._job(update, samples, job)
         try:
             result = self.trainer.run(request)

@@ -1,0 +1,163 @@
+"""The only place that picks concrete parts. Each `run_*` is one process, and blocks until SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from instar.chat_format import ChatFormat
+from instar.config import Settings, models_dir
+from instar.errors import ConfigError
+from instar.flow.prompts import ChatTeacherPrompts
+from instar.flow.publish import BaseModelFacts, Publisher
+from instar.flow.train_step import TrainStep
+from instar.methods import get_method
+from instar.ports import Engine, Store
+from instar.registry import FolderRegistry
+from instar.runtime import SystemClock
+from instar.store import open_store
+from instar.workers.state import RunState
+
+
+def configure_logging(settings: Settings) -> None:
+    """One JSON object a line on stderr: nothing in a message can forge a line. Texts are never logged."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.log_level.upper())),
+    )
+    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s %(message)s")
+
+
+def prepare_model(settings: Settings, progress: Callable[[str, float], None] | None = None) -> Path:
+    """The folder of the model that is to be served, converted or fetched if need be. Raises ModelError."""
+    from instar.engines.starter import ensure_model
+
+    return ensure_model(settings.model, models_dir(), progress)
+
+
+def base_facts(settings: Settings, model_dir: Path) -> BaseModelFacts:
+    from instar.engines.starter import model_facts
+
+    return BaseModelFacts(name=settings.model, sha256=model_facts(model_dir).sha256)
+
+
+def build_store(settings: Settings) -> Store:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    return open_store(settings.database_url)
+
+
+def build_engine(state: RunState, chat: ChatFormat) -> Engine:
+    from instar.engines.client import HttpEngine
+
+    return HttpEngine(state.engine_url, "base", chat.stop_ids, state.engine_key)
+
+
+def run_engine(settings: Settings, state: RunState) -> None:
+    """The engine's process. torch is imported here, and in no other serving process."""
+    if settings.engine.kind == "scripted":
+        from instar.engines import scripted
+
+        scripted.run(state.model_dir, state.engine_host, state.engine_port, settings.engine, state.engine_key)
+        return
+    from instar.engines import embedded
+
+    embedded.run(state.model_dir, state.engine_host, state.engine_port, settings.engine, state.engine_key)
+
+
+def run_gateway(settings: Settings, state: RunState) -> None:
+    import uvicorn
+
+    from instar.gateway.app import build_app
+    from instar.workers.pids import read_pids
+
+    if settings.api_key is None:
+        raise ConfigError("The gateway needs an API key.")
+    store = build_store(settings)
+    store.sweep_open("interrupted")
+    chat = ChatFormat(state.model_dir)
+
+    def processes() -> dict[str, dict[str, Any]]:
+        loops: dict[str, dict[str, Any]] = read_pids(settings.run_dir).get("loops", {})
+        return loops
+
+    app = build_app(
+        settings,
+        store,
+        FolderRegistry(settings.versions_dir),
+        build_engine(state, chat),
+        chat,
+        SystemClock(),
+        settings.api_key.get_secret_value(),
+        processes,
+    )
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=25,
+        timeout_keep_alive=75,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    listener = state.listener()
+    with closing(store):
+        uvicorn.Server(config).run(sockets=[listener] if listener else None)
+
+
+def run_judge(settings: Settings, state: RunState) -> None:
+    from instar.judges import build_chain
+    from instar.workers.judge import run_judge_loop
+
+    clock = SystemClock()
+    chain = build_chain(settings.judge)
+    with closing(build_store(settings)) as store:
+        run_judge_loop(
+            store,
+            lambda item: chain.judge(item, clock.now()),
+            lease_s=settings.judge.lease_s,
+            poll_s=settings.judge.poll_s,
+            clock=clock,
+        )
+
+
+def run_trainer(settings: Settings, state: RunState) -> None:
+    from instar.workers.trainer import run_trainer_loop
+
+    clock = SystemClock()
+    with closing(build_store(settings)) as store, closing(build_trainer(settings, state)) as trainer:
+        run_trainer_loop(
+            store, build_train_step(settings, state, store, trainer), poll_s=settings.train.poll_s, clock=clock
+        )
+
+
+def build_trainer(settings: Settings, state: RunState) -> Any:
+    from instar.trainers.process import ProcessTrainer
+
+    return ProcessTrainer(state.model_dir, settings.train.threads)
+
+
+def build_train_step(settings: Settings, state: RunState, store: Store, trainer: Any) -> TrainStep:
+    registry = FolderRegistry(settings.versions_dir)
+    clock = SystemClock()
+    return TrainStep(
+        store=store,
+        registry=registry,
+        trainer=trainer,
+        method=get_method(settings.train.method),
+        prompts=ChatTeacherPrompts(ChatFormat(state.model_dir)),
+        settings=settings,
+        model_dir=state.model_dir,
+        publisher=Publisher(store, registry, base_facts(settings, state.model_dir), clock),
+        clock=clock,
+    )
