@@ -64,6 +64,8 @@ class TrainStep:
         if running is not None:
             update, document = running
             return self._compute(update, json.loads(document))
+        if not self.settings.train.enabled:
+            return StepReport("waiting", 0, "learning is switched off (setting train.enabled)")
         samples = self._collect()
         if why := self._why_wait(samples):
             return StepReport("waiting", len(samples), why)

@@ -1,0 +1,64 @@
+"""A model folder small enough for a unit test: bytes as tokens, ChatML as template, random weights if asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+STOP_ID = 2
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Ids 0 to 2 are the special tokens, 3 to 258 the bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    return tokenizer
+
+
+def write_chat_files(folder: Path, context_length: int = 512) -> Path:
+    """Everything of a model but its weights: enough for the gateway and the scripted engine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[STOP_ID]}), "utf-8")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": STOP_ID}), "utf-8")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 259,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": context_length,
+        "eos_token_id": STOP_ID,
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    return folder
+
+
+def write_tiny_model(folder: Path, context_length: int = 512, seed: int = 0) -> Path:
+    """With random weights that are exactly bf16."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    write_chat_files(folder, context_length)
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).to(torch.bfloat16)
+    model.save_pretrained(folder)
+    return folder

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from instar.chat_format import ChatFormat, text_of
+from instar.errors import ModelError, RequestError
+from tests.kit.tiny_model import STOP_ID, write_chat_files
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
+    return ChatFormat(write_chat_files(tmp_path_factory.mktemp("model")))
+
+
+HISTORY = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "hello"},
+    {"role": "user", "content": "more"},
+]
+
+
+def test_prompt_ends_where_the_answer_begins(chat: ChatFormat) -> None:
+    assert chat.render(HISTORY[:1]) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_served_ids_are_spliced_in_as_they_were_sampled(chat: ChatFormat) -> None:
+    odd = [STOP_ID - 2, *chat.encode("hello"), STOP_ID]  # an id that text would never give
+    spliced = chat.encode_prompt(HISTORY, served={1: odd})
+    plain = chat.encode_prompt(HISTORY)
+    assert spliced != plain
+    at = len(chat.encode("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"))
+    assert spliced[at : at + len(odd) - 1] == odd[:-1]
+    assert spliced[at + len(odd) - 1 :] == plain[at + len(odd) - 2 :]
+
+
+def test_splicing_what_text_would_give_changes_nothing(chat: ChatFormat) -> None:
+    assert chat.encode_prompt(HISTORY, served={1: chat.encode_answer("hello")}) == chat.encode_prompt(HISTORY)
+
+
+def test_answer_without_a_clean_place_is_encoded(tmp_path: Path) -> None:
+    folder = write_chat_files(tmp_path)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m['content'] + ' and so on. ' }}{% endfor %}", "utf-8"
+    )
+    chat = ChatFormat(folder)
+    assert chat.encode_prompt(HISTORY, served={1: [77, 78]}) == chat.encode_prompt(HISTORY)
+
+
+def test_streamed_text_equals_whole_text(chat: ChatFormat) -> None:
+    text = "안녕 👍 naïve"
+    decoder = chat.decoder()
+    streamed = "".join(decoder.push([i]) for i in chat.encode(text)) + decoder.finish()
+    assert streamed == text
+
+
+def test_answer_cut_within_a_character_keeps_its_beginning(chat: ChatFormat) -> None:
+    ids = chat.encode("ab안")[:-1]
+    decoder = chat.decoder()
+    assert (decoder.push(ids) + decoder.finish()).startswith("ab")
+
+
+def test_lone_surrogates_do_not_crash(chat: ChatFormat) -> None:
+    assert chat.encode("a\ud800b") == chat.encode("a?b")
+
+
+@pytest.mark.parametrize("content", [[{"type": "image_url", "image_url": {"url": "x"}}], [3], {"a": 1}])
+def test_parts_that_are_no_text_are_refused(content: object) -> None:
+    with pytest.raises(RequestError, match="send text"):
+        text_of(content)
+
+
+def test_text_parts_are_joined() -> None:
+    assert text_of([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]) == "ab"
+    assert text_of(None) == ""
+
+
+def test_template_that_refuses_is_the_requests_fault(tmp_path: Path) -> None:
+    folder = write_chat_files(tmp_path)
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}", "utf-8")
+    with pytest.raises(RequestError, match="roles must alternate"):
+        ChatFormat(folder).render(HISTORY)
+
+
+def test_template_cannot_reach_the_machine(tmp_path: Path) -> None:
+    folder = write_chat_files(tmp_path)
+    (folder / "chat_template.jinja").write_text("{{ messages.__class__.__mro__ }}", "utf-8")
+    with pytest.raises(RequestError):
+        ChatFormat(folder).render(HISTORY)
+
+
+@pytest.mark.parametrize(
+    ("missing", "match"), [("chat_template.jinja", "instruct"), ("tokenizer.json", "tokenizer.json")]
+)
+def test_missing_files_are_named(tmp_path: Path, missing: str, match: str) -> None:
+    folder = write_chat_files(tmp_path)
+    (folder / missing).unlink()
+    with pytest.raises(ModelError, match=match):
+        ChatFormat(folder)
