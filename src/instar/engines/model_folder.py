@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from instar.config import models_dir
+from instar.engines.safetensors_file import tensor_shapes
 from instar.errors import ModelError
 
 MANIFEST = "instar-model.json"
-_MAX_HEADER_BYTES = 200 * 2**20
 _CAUSAL_SUFFIXES = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
@@ -79,22 +78,10 @@ def weight_files(folder: Path) -> list[Path]:
 
 def safetensors_parameters(path: Path) -> int:
     """Number of stored values, from the header alone. Raises ModelError if the file is cut or damaged."""
-    damaged = f"{path} is damaged or incomplete. Download or save the model again."
     try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > min(size - 8, _MAX_HEADER_BYTES):
-                raise ModelError(damaged)
-            header = json.loads(stream.read(length))
-        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        end = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
-        count = sum(math.prod(entry["shape"]) for entry in tensors.values())
-    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ModelError(damaged) from error
-    if size != 8 + length + end:
-        raise ModelError(damaged)
-    return int(count)
+        return sum(math.prod(shape) for shape in tensor_shapes(path).values())
+    except ValueError as error:
+        raise ModelError(f"{path} cannot be read: {error}. Download or save the model again.") from error
 
 
 def _architecture(folder: Path, config: dict[str, Any]) -> str:
