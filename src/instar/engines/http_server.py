@@ -87,8 +87,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _error_response(RequestError(error.reason, status=error.status))
     except (CutConnection, ConnectionError):
         if request.transport is not None:
-            request.transport.close()
-        raise
+            request.transport.abort()
+        raise asyncio.CancelledError from None  # nobody is left to answer
     except Exception as error:
         log.exception("request failed", path=request.path)
         return _error_response(

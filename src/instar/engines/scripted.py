@@ -193,8 +193,11 @@ class ScriptedEngine:
             await self._served.cleanup()
             self._served = None
 
-    def fail(self, failure: Failure, *, times: int = 1, after: int = 0) -> None:
-        """Make the next `times` completions fail; CUT, BROKEN and HANG do so after `after` chunks."""
+    def fail(self, failure: Failure, *, times: int = 1, after: int = 1) -> None:
+        """Make the next `times` completions fail; CUT, BROKEN and HANG do so after `after` chunks.
+
+        A CUT before the first chunk is tried once more by the client: nothing was answered yet.
+        """
         self._failures.extend([(failure, after)] * times)
 
     def chunks(self, request: Completion) -> list[TokenChunk]:
