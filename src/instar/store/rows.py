@@ -1,0 +1,103 @@
+"""From records to rows and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from instar.records import Kind, Message, NextKind, NextState, Turn, TurnStatus
+from instar.store.columns import AnyRow, pack_floats, pack_ids, unpack_floats, unpack_ids
+from instar.store.pieces import Assembler, Pieces, cut_ids, cut_messages, fetch
+
+_AS_THEY_ARE = (
+    "id", "session_id", "episode_id", "parent_id", "key_id", "learner", "version", "pinned", "learn", "choice",
+    "params", "request_hash", "context_hash", "finish_reason", "created_at", "closed_at", "answer",
+)  # fmt: skip
+
+
+def turn_row(turn: Turn) -> tuple[dict[str, Any], Pieces]:
+    """A turn's row, and the pieces it refers to."""
+    messages, said = cut_messages(turn.messages)
+    sampled, blocks = sampled_row(turn.prompt_ids, turn.response_ids, turn.logprobs)
+    row = {name: getattr(turn, name) for name in _AS_THEY_ARE} | sampled
+    row |= {
+        "kind": turn.kind.value,
+        "status": turn.status.value,
+        "reason": turn.reason or _why_never(turn),
+        "message_hashes": messages,
+        "question_at": _question_at(turn.messages),
+        "to_judge": False,
+        "to_train": False,
+    }
+    return row, said | blocks
+
+
+def sampled_row(
+    prompt_ids: Sequence[int], response_ids: Sequence[int], logprobs: Sequence[float]
+) -> tuple[dict[str, Any], Pieces]:
+    """The columns that hold tokens, and the blocks they refer to."""
+    prompt, blocks = cut_ids(prompt_ids)
+    columns = {
+        "prompt_hashes": prompt,
+        "prompt_len": len(prompt_ids),
+        "response_ids": pack_ids(response_ids),
+        "response_len": len(response_ids),
+        "logprobs": pack_floats(logprobs),
+    }
+    return columns, blocks
+
+
+def _why_never(turn: Turn) -> str | None:
+    if turn.learn:
+        return None
+    return "side" if turn.kind is Kind.SIDE else "opted_out"
+
+
+def _question_at(messages: Sequence[Message]) -> int | None:
+    users = [i for i, m in enumerate(messages) if isinstance(m, dict) and m.get("role") == "user"]
+    return users[-1] if users else None
+
+
+def read_turns(conn: Connection, rows: Iterable[AnyRow]) -> list[Turn]:
+    """Whole turns from rows with all columns."""
+    found = list(rows)
+    whole = Assembler(
+        fetch(conn, [hashes for row in found for hashes in (row.message_hashes, row.prompt_hashes)])
+    )
+    return [_turn(row, whole) for row in found]
+
+
+def _turn(row: AnyRow, whole: Assembler) -> Turn:
+    return Turn(
+        **{name: getattr(row, name) for name in _AS_THEY_ARE},
+        kind=Kind(row.kind),
+        status=TurnStatus(row.status),
+        reason=row.reason,
+        messages=whole.messages(row.message_hashes),
+        prompt_ids=whole.ids(row.prompt_hashes),
+        response_ids=unpack_ids(row.response_ids),
+        logprobs=unpack_floats(row.logprobs),
+    )
+
+
+def next_state(row: AnyRow) -> NextState:
+    return NextState(
+        turn_id=row.turn_id,
+        kind=NextKind(row.kind),
+        text=row.text,
+        created_at=row.created_at,
+        by_turn_id=row.by_turn_id,
+        score=row.score,
+        correction=row.correction,
+    )
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: a string, or the text parts of a list."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))

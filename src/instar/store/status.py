@@ -1,0 +1,163 @@
+"""What people look at: turns with all that is known of them, counts, versions in force, loops that live."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select
+
+from instar.records import BASE, Activation
+from instar.store.base import Base
+from instar.store.columns import AnyRow, AnySelect
+from instar.store.engine import put_row
+from instar.store.judging import count_unjudged
+from instar.store.pieces import HASH_BYTES, fetch
+from instar.store.rows import text_of
+from instar.store.schema import activations, documents, heartbeats, judgements, next_states, turns, uses
+from instar.store.training import count_trainable
+
+_TURN_KEYS = (
+    "id", "session_id", "episode_id", "parent_id", "kind", "version", "status", "finish_reason", "created_at",
+)  # fmt: skip
+_VERDICT_KEYS = ("score", "votes", "link", "hint", "why")
+
+
+class Status(Base):
+    def turn_views(
+        self, *, session_id: str | None = None, limit: int = 100, before: str | None = None
+    ) -> list[dict[str, Any]]:
+        with self._db.reading() as conn:
+            rows = conn.execute(_page(session_id, limit, before)).all()
+            said = _next_states(conn, [row.id for row in rows])
+            used = _updates_of(conn, [row.id for row in rows])
+            asked = _questions(conn, rows)
+            return [
+                {name: getattr(row, name) for name in (*_TURN_KEYS, *_VERDICT_KEYS)}
+                | {
+                    "prompt_tokens": row.prompt_len,
+                    "response_tokens": row.response_len,
+                    "question": question,
+                    "answer": text_of(row.answer.get("content")) if isinstance(row.answer, dict) else "",
+                    "next_states": said.get(row.id, []),
+                    "learned": row.id in used,
+                    "updates": used.get(row.id, []),
+                    "reason": row.reason,
+                }
+                for row, question in zip(rows, asked, strict=True)
+            ]
+
+    def last_reaction_at(self) -> float | None:
+        newest = [
+            select(table.c.created_at).order_by(table.c.seq.desc()).limit(1)
+            for table in (next_states, judgements)
+        ]
+        with self._db.reading() as conn:
+            found = [conn.execute(query).scalar() for query in newest]
+        return max((at for at in found if at is not None), default=None)
+
+    def active_version(self) -> str:
+        with self._db.reading() as conn:
+            newest = select(activations.c.version).order_by(activations.c.seq.desc()).limit(1)
+            return conn.execute(newest).scalar() or BASE
+
+    def activate(self, version: str, reason: str) -> None:
+        with self._db.writing() as conn:
+            values = {"version": version, "reason": reason, "created_at": self._clock.now()}
+            conn.execute(insert(activations).values(values))
+
+    def activations(self, limit: int = 100) -> list[Activation]:
+        """Newest first: the first one is in force."""
+        with self._db.reading() as conn:
+            rows = conn.execute(select(activations).order_by(activations.c.seq.desc()).limit(limit))
+            return [Activation(row.version, row.reason, row.created_at) for row in rows]
+
+    def counts(self) -> dict[str, Any]:
+        """`judged` counts the verdicts that are in force, under "1", "-1", "0" and "none" (nobody could tell)."""
+        in_force = select(judgements.c.score, func.count()).join_from(
+            turns, judgements, judgements.c.seq == turns.c.verdict_seq
+        )
+        with self._db.reading() as conn:
+            judged = _tally(conn.execute(in_force.group_by(judgements.c.score)).all())
+            return {
+                "turns": _tally(conn.execute(_grouped(turns.c.status)).all()),
+                "judged": judged,
+                "waiting": {"unjudged": count_unjudged(conn), "trainable": count_trainable(conn)},
+                "used": conn.execute(select(func.count(uses.c.turn_id.distinct()))).scalar_one(),
+                "reasons": _tally(
+                    conn.execute(_grouped(turns.c.reason).where(turns.c.reason.is_not(None))).all()
+                ),
+            }
+
+    def heartbeat(self, loop: str, state: dict[str, Any]) -> None:
+        with self._db.writing() as conn:
+            put_row(conn, heartbeats, {"loop": loop, "at": self._clock.now(), "state": state})
+
+    def heartbeats(self) -> dict[str, dict[str, Any]]:
+        with self._db.reading() as conn:
+            return {row.loop: {**row.state, "at": row.at} for row in conn.execute(select(heartbeats))}
+
+    def get_state(self, name: str) -> dict[str, Any] | None:
+        with self._db.reading() as conn:
+            found: dict[str, Any] | None = conn.execute(
+                select(documents.c.value).where(documents.c.name == name)
+            ).scalar()
+            return found
+
+    def put_state(self, name: str, value: dict[str, Any]) -> None:
+        with self._db.writing() as conn:
+            put_row(conn, documents, {"name": name, "value": value})
+
+
+def _page(session_id: str | None, limit: int, before: str | None) -> AnySelect:
+    columns = [turns.c[name] for name in _TURN_KEYS] + [judgements.c[name] for name in _VERDICT_KEYS]
+    more = (
+        turns.c.reason, turns.c.answer, turns.c.prompt_len, turns.c.response_len, turns.c.message_hashes,
+        turns.c.question_at,
+    )  # fmt: skip
+    query = select(*columns, *more).outerjoin_from(turns, judgements, judgements.c.seq == turns.c.verdict_seq)
+    if session_id is not None:
+        query = query.where(turns.c.session_id == session_id)
+    if before is not None:
+        query = query.where(turns.c.seq < select(turns.c.seq).where(turns.c.id == before).scalar_subquery())
+    return query.order_by(turns.c.seq.desc()).limit(limit)
+
+
+def _next_states(conn: Connection, turn_ids: Sequence[str]) -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = {}
+    rows = select(next_states).where(next_states.c.turn_id.in_(turn_ids)).order_by(next_states.c.seq)
+    for row in conn.execute(rows):
+        found.setdefault(row.turn_id, []).append({"kind": row.kind, "text": row.text})
+    return found
+
+
+def _updates_of(conn: Connection, turn_ids: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in conn.execute(
+        select(uses.c.turn_id, uses.c.update_id).where(uses.c.turn_id.in_(turn_ids)).distinct()
+    ):
+        found.setdefault(row.turn_id, []).append(row.update_id)
+    return found
+
+
+def _questions(conn: Connection, rows: Sequence[AnyRow]) -> list[str]:
+    """The last user message of each turn; of a long history only that one is read."""
+    at = [_hash_of_question(row) for row in rows]
+    bodies = fetch(conn, [key for key in at if key is not None])
+    return ["" if key is None else text_of(json.loads(bodies[key]).get("content")) for key in at]
+
+
+def _hash_of_question(row: AnyRow) -> bytes | None:
+    if row.question_at is None:
+        return None
+    hashes: bytes = row.message_hashes
+    return hashes[row.question_at * HASH_BYTES : (row.question_at + 1) * HASH_BYTES]
+
+
+def _grouped(column: ColumnElement[Any]) -> AnySelect:
+    return select(column, func.count()).group_by(column)
+
+
+def _tally(rows: Sequence[AnyRow]) -> dict[str, int]:
+    return {"none" if key is None else str(key): number for key, number in rows}

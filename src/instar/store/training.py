@@ -1,0 +1,302 @@
+"""The trainer's side of the store: samples, and updates that use each of them once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, true, update
+from sqlalchemy.exc import IntegrityError
+
+from instar.errors import StoreError
+from instar.records import BASE, Origin, Sample, Source, Update
+from instar.runtime import new_id
+from instar.store.base import Base
+from instar.store.columns import AnyRow, AnySelect
+from instar.store.facts import refresh
+from instar.store.judging import POISON
+from instar.store.rows import read_turns, text_of
+from instar.store.schema import activations, judgements, reservations, turns, update_turns, updates, uses
+
+STALE = "stale"
+REJECTED = "rejected_by_gate"
+NOTHING = "nothing_to_learn"
+
+_GIVE_UP_AFTER = {"rejected": (2, REJECTED), "failed": (3, POISON), "unused": (1, NOTHING)}
+"""Ending of an update → after how many such endings a turn is left alone, and the reason it then carries."""
+
+_VERSION = re.compile(r"v([1-9][0-9]*)")
+
+
+class Training(Base):
+    def trainable(self, limit: int, *, current: int, max_staleness: int) -> list[Sample]:
+        samples: list[Sample] = []
+        stale: list[str] = []
+        with self._db.reading() as conn:
+            after = 0
+            while len(samples) < limit:
+                rows = conn.execute(_judged(after, limit)).all()
+                if not rows:
+                    break
+                after = rows[-1].seq
+                for row, sample in zip(rows, _samples(conn, rows), strict=True):
+                    if not _is_stale(row, current, max_staleness):
+                        samples.append(sample)
+                    elif sample.correction is not None or sample.accepted is not None:
+                        samples.append(_without_logprobs(sample))
+                    else:
+                        stale.append(row.id)
+        self._mark(stale, STALE)
+        return samples[:limit]
+
+    def _mark(self, turn_ids: Sequence[str], reason: str) -> None:
+        if turn_ids:
+            with self._db.writing() as conn:
+                _give_up(conn, turn_ids, reason)
+
+    def begin_update(
+        self, turn_ids: Sequence[str], parent: str, job: str, *, scale: float = 1.0, passes: int = 1
+    ) -> Update:
+        update_id, now = new_id("upd"), self._clock.now()
+        with self._db.writing() as conn:
+            _check_free(conn, turn_ids)
+            number = (conn.execute(select(func.max(updates.c.number))).scalar() or 0) + 1
+            row = {
+                "id": update_id,
+                "number": number,
+                "parent": parent,
+                "status": "running",
+                "running": 1,
+                "created_at": now,
+                "scale": scale,
+                "passes": passes,
+                "job": job,
+            }
+            conn.execute(insert(updates).values(row))
+            _reserve(conn, update_id, turn_ids)
+            return Update(update_id, number, parent, "running", list(turn_ids), now, scale=scale)
+
+    def running_update(self) -> tuple[Update, str] | None:
+        with self._db.reading() as conn:
+            row = conn.execute(select(updates).where(updates.c.running == 1)).first()
+            return None if row is None else (_updates(conn, [row])[0], row.job)
+
+    def finish_update(
+        self, update_id: str, *, status: str, version: str | None, note: str | None, activate: bool
+    ) -> None:
+        if status != "proposed" and status not in _GIVE_UP_AFTER:
+            raise StoreError(f"An update cannot end as {status!r}.")
+        if (status == "proposed" and version is None) or (activate and status != "proposed"):
+            raise StoreError("Only an update that proposes a version can be activated, and it must name it.")
+        now = self._clock.now()
+        with self._db.writing() as conn:
+            row = conn.execute(
+                select(updates).where(updates.c.id == update_id, updates.c.running == 1)
+            ).first()
+            if row is None:
+                raise StoreError(
+                    f"Update {update_id} is not running: it was finished before, or never begun."
+                )
+            turn_ids = _turns_of(conn, [update_id])[update_id]
+            ended = {"status": status, "running": None, "version": version, "note": note, "finished_at": now}
+            conn.execute(update(updates).where(updates.c.id == update_id).values(**ended, job=None))
+            conn.execute(delete(reservations).where(reservations.c.update_id == update_id))
+            if status == "proposed":
+                _use(conn, update_id, turn_ids, row.passes)
+            else:
+                times, reason = _GIVE_UP_AFTER[status]
+                _give_up(conn, _ended_so(conn, turn_ids, status, times), reason)
+            refresh(conn, turn_ids)
+            if activate:
+                why = f"update {row.number}"
+                conn.execute(insert(activations).values(version=version, reason=why, created_at=now))
+
+    def updates(self, limit: int = 100) -> list[Update]:
+        """Newest first."""
+        with self._db.reading() as conn:
+            rows = conn.execute(select(updates).order_by(updates.c.number.desc()).limit(limit)).all()
+            return _updates(conn, rows)
+
+    def rejected_before(self, turn_ids: Sequence[str]) -> bool:
+        with self._db.reading() as conn:
+            return bool(_ended_so(conn, turn_ids, "rejected", 1))
+
+    def next_version_number(self) -> int:
+        """Counts every version ever named, also of updates that failed after their version was on disk."""
+        with self._db.reading() as conn:
+            named = conn.execute(select(updates.c.version).where(updates.c.version.is_not(None))).scalars()
+            return 1 + max((version_number(name) or 0 for name in named), default=0)
+
+
+def version_number(version: str) -> int | None:
+    """`v7` → 7, base → 0; None for a name that is neither."""
+    if version == BASE:
+        return 0
+    match = _VERSION.fullmatch(version)
+    return int(match[1]) if match else None
+
+
+# ── samples ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _judged(after_seq: int, limit: int) -> AnySelect:
+    verdict = judgements.c
+    return (
+        select(turns, verdict.score, verdict.source, verdict.hint, verdict.correction)
+        .join_from(turns, judgements, judgements.c.seq == turns.c.verdict_seq)
+        .where(turns.c.to_train == true(), turns.c.seq > after_seq)
+        .order_by(turns.c.seq)
+        .limit(limit)
+    )
+
+
+def _samples(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
+    accepted = _accepted(conn, [row.id for row in rows if row.score == -1])
+    return [
+        Sample(
+            turn_id=turn.id,
+            learner=turn.learner,
+            version=turn.version,
+            source=Source(row.source),
+            origin=Origin.SAMPLED,
+            request_messages=turn.messages,
+            prompt_ids=turn.prompt_ids,
+            response_ids=turn.response_ids,
+            # Log-probs that do not match the ids belong to something else: none are better than wrong ones.
+            logprobs=turn.logprobs if len(turn.logprobs) == len(turn.response_ids) else [],
+            score=row.score,
+            hint=row.hint,
+            correction=row.correction,
+            accepted=accepted.get(turn.id),
+            was_cut=turn.was_cut,
+            created_at=turn.created_at,
+        )
+        for row, turn in zip(rows, read_turns(conn, rows), strict=True)
+    ]
+
+
+def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:
+    """Rejected turn → the answer to the user's correction, where the user was content with that one."""
+    first, retry = turns.alias("first"), turns.alias("retry")
+    found = conn.execute(
+        select(first.c.id, retry.c.answer)
+        .join_from(first, retry, retry.c.parent_id == first.c.id)
+        .join(judgements, judgements.c.seq == retry.c.verdict_seq)
+        .where(
+            first.c.id.in_(rejected),
+            retry.c.session_id == first.c.session_id,
+            retry.c.episode_id != first.c.episode_id,  # a new word of the user lies between them
+            retry.c.learn == true(),
+            judgements.c.score == 1,
+        )
+        .order_by(retry.c.seq)
+    )
+    texts = {row.id: _plain_text(row.answer) for row in found}
+    return {turn_id: text for turn_id, text in texts.items() if text}
+
+
+def _plain_text(answer: Any) -> str:
+    """ "" for an answer that calls a tool: its text alone is not what was accepted."""
+    if not isinstance(answer, dict) or answer.get("tool_calls"):
+        return ""
+    return text_of(answer.get("content"))
+
+
+def _is_stale(row: AnyRow, current: int, max_staleness: int) -> bool:
+    number = version_number(row.version)
+    return row.pinned or number is None or current - number > max_staleness
+
+
+def _without_logprobs(sample: Sample) -> Sample:
+    return Sample(**{**{name: getattr(sample, name) for name in Sample.__slots__}, "logprobs": []})
+
+
+# ── updates ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_free(conn: Connection, turn_ids: Sequence[str]) -> None:
+    if not turn_ids or len(set(turn_ids)) != len(turn_ids):
+        raise StoreError("An update needs samples, each of them once.")
+    running = conn.execute(select(updates.c.id).where(updates.c.running == 1)).scalar()
+    if running is not None:
+        raise StoreError(f"Update {running} is running; it must be finished first.")
+    known = set(conn.execute(select(turns.c.id).where(turns.c.id.in_(turn_ids))).scalars())
+    if missing := [turn_id for turn_id in turn_ids if turn_id not in known]:
+        raise StoreError(f"There is no turn {missing[0]}.")
+    for table, what in ((uses, "used"), (reservations, "reserved")):
+        taken = conn.execute(select(table.c.turn_id).where(table.c.turn_id.in_(turn_ids))).scalar()
+        if taken is not None:
+            raise StoreError(f"Turn {taken} is {what} already.")
+
+
+def _reserve(conn: Connection, update_id: str, turn_ids: Sequence[str]) -> None:
+    try:
+        conn.execute(insert(reservations), [{"turn_id": t, "update_id": update_id} for t in turn_ids])
+    except IntegrityError as error:
+        raise StoreError("One of these turns is reserved already.") from error
+    conn.execute(
+        insert(update_turns),
+        [{"update_id": update_id, "position": i, "turn_id": t} for i, t in enumerate(turn_ids)],
+    )
+    refresh(conn, turn_ids)
+
+
+def _use(conn: Connection, update_id: str, turn_ids: Sequence[str], passes: int) -> None:
+    rows = [{"turn_id": t, "update_id": update_id, "pass": p} for t in turn_ids for p in range(passes)]
+    conn.execute(insert(uses), rows)
+
+
+def _ended_so(conn: Connection, turn_ids: Sequence[str], status: str, times: int) -> list[str]:
+    """Those of these turns that were in at least `times` updates which ended that way."""
+    return list(
+        conn.execute(
+            select(update_turns.c.turn_id)
+            .join_from(update_turns, updates, updates.c.id == update_turns.c.update_id)
+            .where(update_turns.c.turn_id.in_(turn_ids), updates.c.status == status)
+            .group_by(update_turns.c.turn_id)
+            .having(func.count() >= times)
+        ).scalars()
+    )
+
+
+def _give_up(conn: Connection, turn_ids: Sequence[str], reason: str) -> None:
+    if turn_ids:
+        unreasoned = turns.c.id.in_(turn_ids) & turns.c.reason.is_(None)
+        conn.execute(update(turns).where(unreasoned).values(reason=reason))
+        refresh(conn, turn_ids)
+
+
+def _updates(conn: Connection, rows: Sequence[AnyRow]) -> list[Update]:
+    members = _turns_of(conn, [row.id for row in rows])
+    return [
+        Update(
+            id=row.id,
+            number=row.number,
+            parent=row.parent,
+            status=row.status,
+            turn_ids=members[row.id],
+            created_at=row.created_at,
+            version=row.version,
+            scale=row.scale,
+            note=row.note,
+            finished_at=row.finished_at,
+        )
+        for row in rows
+    ]
+
+
+def _turns_of(conn: Connection, update_ids: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {update_id: [] for update_id in update_ids}
+    rows = (
+        select(update_turns).where(update_turns.c.update_id.in_(update_ids)).order_by(update_turns.c.position)
+    )
+    for row in conn.execute(rows):
+        found[row.update_id].append(row.turn_id)
+    return found
+
+
+def count_trainable(conn: Connection) -> int:
+    return conn.execute(
+        select(func.count()).select_from(turns).where(turns.c.to_train == true())
+    ).scalar_one()

@@ -1,0 +1,138 @@
+"""The gateway's side of the store: turns, what followed them, and how they are found again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+
+from instar.errors import StoreError
+from instar.records import NextKind, NextState, Turn, TurnOutcome, TurnStatus
+from instar.store.base import Base
+from instar.store.columns import dumps
+from instar.store.engine import insert_new
+from instar.store.facts import refresh
+from instar.store.pieces import keep
+from instar.store.rows import read_turns, sampled_row, turn_row
+from instar.store.schema import next_states, turns
+
+_HASHES_PER_QUERY = 1000
+
+
+class Turns(Base):
+    def open_turns(self, new: Sequence[Turn], said: Sequence[NextState]) -> None:
+        rows = [turn_row(turn) for turn in new]
+        with self._db.writing() as conn:
+            keep(conn, {key: body for _, pieces in rows for key, body in pieces.items()})
+            if rows:
+                conn.execute(insert(turns), [row for row, _ in rows])
+            changed = {state.turn_id for state in said if _add(conn, state)}
+            refresh(conn, changed)
+
+    def close_turn(self, turn_id: str, outcome: TurnOutcome) -> None:
+        sampled, blocks = sampled_row(outcome.prompt_ids, outcome.response_ids, outcome.logprobs)
+        values: dict[str, Any] = sampled | {
+            "status": outcome.status.value,
+            "answer": outcome.answer,
+            "context_hash": outcome.context_hash,
+            "finish_reason": outcome.finish_reason,
+            "closed_at": outcome.closed_at,
+        }
+        why = outcome.reason or _why_never(outcome.status)
+        if why is not None:
+            values["reason"] = func.coalesce(turns.c.reason, why)
+        with self._db.writing() as conn:
+            keep(conn, blocks)
+            still_open = (turns.c.id == turn_id) & (turns.c.status == TurnStatus.OPEN.value)
+            if conn.execute(update(turns).where(still_open).values(values)).rowcount != 1:
+                raise StoreError(f"Turn {turn_id} is not open: it was ended before, or was never begun.")
+            refresh(conn, [turn_id])
+
+    def find_by_context(
+        self, key_id: str, context_hashes: Sequence[str], session_id: str | None = None
+    ) -> list[Turn]:
+        where = turns.c.key_id == key_id
+        if session_id is not None:
+            where &= turns.c.session_id == session_id
+        wanted = list(dict.fromkeys(context_hashes))
+        parts = [wanted[i : i + _HASHES_PER_QUERY] for i in range(0, len(wanted), _HASHES_PER_QUERY)]
+        with self._db.reading() as conn:
+            found = [
+                row
+                for some in parts
+                for row in conn.execute(select(turns).where(where, turns.c.context_hash.in_(some)))
+                if row.status
+                == TurnStatus.DONE  # asked here, lest the database walks all turns by their status
+            ]
+            return read_turns(conn, sorted(found, key=lambda row: row.seq, reverse=True))
+
+    def find_by_request(self, key_id: str, session_id: str, request_hash: str) -> list[Turn]:
+        same = (
+            (turns.c.session_id == session_id)
+            & (turns.c.request_hash == request_hash)
+            & (turns.c.key_id == key_id)
+        )
+        return self._select(same)[::-1]
+
+    def episode(self, episode_id: str) -> list[Turn]:
+        return self._select(turns.c.episode_id == episode_id)
+
+    def turn(self, turn_id: str) -> Turn | None:
+        return next(iter(self._select(turns.c.id == turn_id)), None)
+
+    def _select(self, where: ColumnElement[bool]) -> list[Turn]:
+        """Oldest first."""
+        with self._db.reading() as conn:
+            return read_turns(conn, conn.execute(select(turns).where(where).order_by(turns.c.seq)))
+
+    def add_feedback(self, state: NextState) -> None:
+        with self._db.writing() as conn:
+            if conn.execute(select(turns.c.seq).where(turns.c.id == state.turn_id)).first() is None:
+                raise StoreError(f"There is no turn {state.turn_id}.")
+            if _add(conn, state):
+                refresh(conn, [state.turn_id])
+
+    def sweep_open(self, reason: str) -> int:
+        with self._db.writing() as conn:
+            values = {
+                "status": TurnStatus.FAILED.value,
+                "reason": func.coalesce(turns.c.reason, reason),
+                "closed_at": self._clock.now(),
+            }
+            left_open = turns.c.status == TurnStatus.OPEN.value
+            return conn.execute(update(turns).where(left_open).values(values)).rowcount
+
+
+def _why_never(status: TurnStatus) -> str | None:
+    """An answer that nobody saw to its end is not learned from."""
+    return None if status in (TurnStatus.DONE, TurnStatus.OPEN) else status.value
+
+
+def _add(conn: Connection, state: NextState) -> bool:
+    """Write a next state. False if it was known already."""
+    row = {
+        "turn_id": state.turn_id,
+        "kind": state.kind.value,
+        "text": state.text,
+        "created_at": state.created_at,
+        "by_turn_id": state.by_turn_id,
+        "score": state.score,
+        "correction": state.correction,
+    }
+    nth = 0
+    if state.kind is NextKind.FEEDBACK:
+        earlier = _feedback(conn, state.turn_id)
+        if earlier and earlier[-1] == (state.text, state.score, state.correction):
+            return False
+        nth = len(earlier)  # who says good, bad and good again means good
+    said = dumps([state.text, state.score, state.correction, nth])
+    row["text_hash"] = hashlib.sha256(said.encode("utf-8")).hexdigest()
+    return insert_new(conn, next_states, [row]) == 1
+
+
+def _feedback(conn: Connection, turn_id: str) -> list[tuple[str, int | None, str | None]]:
+    columns = (next_states.c.text, next_states.c.score, next_states.c.correction)
+    of_turn = (next_states.c.turn_id == turn_id) & (next_states.c.kind == NextKind.FEEDBACK.value)
+    return [tuple(row) for row in conn.execute(select(*columns).where(of_turn).order_by(next_states.c.seq))]
