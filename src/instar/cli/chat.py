@@ -67,7 +67,7 @@ class Conversation:
         if not self.turn_id:
             raise UserError("There is no answer to judge yet.")
         given = {name: text for name, text in words.items() if text}
-        self.server.post("/v1/feedback", {"turn_id": self.turn_id, "score": score, **given})
+        self.server.post("/v1/feedback", {"turn": self.turn_id, "score": score, **given})
         self.console.print(Text("noted, thank you", style="dim"))
 
     def good(self, words: str) -> None:
@@ -87,7 +87,7 @@ class Conversation:
         self.console.print(Text("a new conversation", style="dim"))
 
     def tell_version(self, _words: str = "") -> None:
-        active = self.server.get("/v1/versions").get("active", "?")
+        active = self.server.get("/v1/status").get("active_version", "?")
         last = f"the last answer came from {self.version}; " if self.version else ""
         self.console.print(Text(f"{last}{active} is served now", style="dim"))
 

@@ -2,43 +2,124 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from instar.cli.client import find_server
 from instar.cli.terminal import ApiKey, DataDir, Json, Url, out, print_json
-from instar.workers.pids import read_pids
+
+REASONS = {
+    "ambiguous_session": "the same history was served in several conversations",
+    "cancelled": "the client left before the end",
+    "empty_answer": "nothing was answered",
+    "failed": "the engine failed in mid-answer",
+    "interrupted": "the server ended in mid-answer",
+    "nothing_to_learn": "the reaction does not say how to change the model",
+    "opted_out": "the client asked not to learn (X-Instar-Learn)",
+    "poison": "judging or training failed three times",
+    "rejected_by_gate": "two updates made of it did not pass the gate",
+    "side": "not part of the conversation (a title, a summary)",
+    "stale": "answered by a version that is too old, or pinned",
+}
+"""Reasons as the store counts them, in words. One that is missing here is shown as it is."""
 
 
 def status(data_dir: DataDir = None, url: Url = None, api_key: ApiKey = None, as_json: Json = False) -> None:
     """Show the four loops, the batch being gathered, updates, and turns that are not used."""
     server = find_server(data_dir, url, api_key)
     facts = server.get("/v1/status")
-    if server.run_dir is not None:
-        facts["processes"] = read_pids(server.run_dir).get("loops", {})
     if as_json:
         return print_json(facts)
     console = out()
-    console.print(Text.assemble(("serving ", "bold"), f"{facts.get('active', facts.get('version', '?'))}"))
-    return console.print(_loops(facts))
+    _versions(console, facts)
+    console.print(_loops(facts.get("loops", {})))
+    _learning(console, facts)
+    return _reasons(console, facts.get("counts", {}).get("reasons", {}))
 
 
-def _loops(facts: dict[str, Any]) -> Table:
-    table = Table(box=None, header_style="bold")
+def _versions(console: Console, facts: dict[str, Any]) -> None:
+    active, served = facts.get("active_version"), facts.get("served_version")
+    swapping = f" ({active} is being loaded)" if served != active else ""
+    line = Text.assemble(("serving ", "bold"), f"{served or 'nothing yet'}{swapping} of {facts.get('model')}")
+    console.print(line)
+    if facts.get("problem"):
+        console.print(Text(f"problem: {facts['problem']}", style="red"))
+    console.print()
+
+
+def _loops(loops: dict[str, dict[str, Any]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("loop", "alive", "pid", "restarts", "doing"):
         table.add_column(column)
-    beats = facts.get("loops", {})
-    for name in ("gateway", "engine", "judge", "trainer"):
-        process = facts.get("processes", {}).get(name, {})
-        beat = beats.get(name, {})
-        alive = process.get("alive", beat.get("alive"))
+    for name, loop in loops.items():
         table.add_row(
             name,
-            Text("yes", style="green") if alive else Text("no", style="red"),
-            str(process.get("pid") or "–"),
-            str(process.get("restarts", "–")),
-            str(beat.get("doing", "")),
+            Text("yes", style="green") if loop.get("alive") else Text("no", style="red"),
+            str(loop.get("pid") or "–"),
+            str(loop.get("restarts", "–")),
+            _doing(loop),
         )
     return table
+
+
+def _doing(loop: dict[str, Any]) -> str:
+    if not loop.get("alive"):
+        return f"see {loop['log']}" if loop.get("log") else ""
+    words = str(loop.get("doing") or "")
+    if loop.get("since") and words:
+        words += f" for {_span(time.time() - loop['since'])}"
+    return f"{words}: {loop['why']}" if loop.get("why") and words else words
+
+
+def _span(seconds: float) -> str:
+    """A rough length of time: 12 s, 3 min, 2 h."""
+    if seconds < 90:
+        return f"{max(0, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{round(seconds / 3600)} h"
+
+
+def _learning(console: Console, facts: dict[str, Any]) -> None:
+    training, counts = facts.get("training", {}), facts.get("counts", {})
+    waiting = counts.get("waiting", {})
+    gathered = min(waiting.get("trainable", 0), training.get("batch_size", 0))
+    state = "learning is off" if not training.get("enabled") else (
+        "computing an update" if training.get("running") else f"{gathered} of {training.get('batch_size')}"
+    )  # fmt: skip
+    judged = counts.get("judged", {})
+    turns = sum(counts.get("turns", {}).values())
+    rows = {
+        "batch": state,
+        "updates": f"{training.get('updates', 0)} published ({training.get('method')})",
+        "last update": _last(training.get("last")),
+        "turns": f"{turns} recorded, {waiting.get('unjudged', 0)} waiting for the judge, "
+        f"{counts.get('used', 0)} learned from",
+        "verdicts": f"{judged.get('1', 0)} good, {judged.get('-1', 0)} bad, "
+        f"{judged.get('0', 0) + judged.get('none', 0)} neither",
+    }
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, text in rows.items():
+        table.add_row(Text(name, style="bold"), Text(text))
+    console.print()
+    console.print(table)
+
+
+def _last(update: dict[str, Any] | None) -> str:
+    if update is None:
+        return "none yet"
+    result = f" as {update['version']}" if update.get("version") else ""
+    note = f": {update['note']}" if update.get("note") else ""
+    return f"{update['status']}{result}{note}"
+
+
+def _reasons(console: Console, reasons: dict[str, int]) -> None:
+    if not reasons:
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for reason, count in sorted(reasons.items(), key=lambda pair: -pair[1]):
+        table.add_row(str(count), Text(REASONS.get(reason, reason)))
+    console.print(Text("\nturns not learned from", style="bold"))
+    console.print(table)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.table import Table
@@ -11,7 +12,6 @@ from rich.text import Text
 
 from instar.cli.client import find_server
 from instar.cli.terminal import ApiKey, DataDir, Json, Url, out, print_json
-from instar.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="List, show and activate versions.", rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(help="A version, such as v3, or base.")]
@@ -33,29 +33,24 @@ def list_versions(
     for column in ("", "version", "parent", "made", "turns", "gate"):
         table.add_column(column)
     for version in found.get("data", []):
-        table.add_row(*_row(version, found.get("active")))
+        table.add_row(*_row(version))
     return out().print(table)
 
 
-def _row(version: dict[str, Any], active: str | None) -> list[str]:
-    name = _name(version)
+def _row(version: dict[str, Any]) -> list[str]:
     gate = version.get("gate") or {}
     verdict = (
         "–" if "passed" not in gate else "passed" if gate["passed"] else f"failed: {gate.get('why', '')}"
     )
     turns = version.get("turn_ids")
     return [
-        "▶" if name == active else "",
-        name,
+        "▶" if version.get("active") else "",
+        str(version["name"]),
         str(version.get("parent") or "–"),
         _when(version.get("created_at")),
         str(len(turns)) if turns is not None else "–",
-        verdict,
+        f"damaged: {version['damaged']}" if version.get("damaged") else verdict,
     ]
-
-
-def _name(version: dict[str, Any]) -> str:
-    return str(version.get("name") or version.get("id"))
 
 
 @app.command("show")
@@ -63,10 +58,7 @@ def show_version(
     name: Name, data_dir: DataDir = None, url: Url = None, api_key: ApiKey = None, as_json: Json = False
 ) -> None:
     """Show what made a version: its parent, its turns, its figures."""
-    found = find_server(data_dir, url, api_key).get("/v1/versions")
-    version = next((v for v in found.get("data", []) if _name(v) == name), None)
-    if version is None:
-        raise UserError(f"There is no version {name!r}. `instar versions list` shows all of them.")
+    version = find_server(data_dir, url, api_key).get(f"/v1/versions/{quote(name, safe='')}")
     if as_json:
         return print_json(version)
     table = Table(box=None, show_header=False)
@@ -87,7 +79,7 @@ def activate_version(
     name: Name, data_dir: DataDir = None, url: Url = None, api_key: ApiKey = None, as_json: Json = False
 ) -> None:
     """Serve another version from now on; requests under way end under the old one."""
-    answer = find_server(data_dir, url, api_key).post(f"/v1/versions/{name}/activate")
+    answer = find_server(data_dir, url, api_key).post(f"/v1/versions/{quote(name, safe='')}/activate")
     if as_json:
         return print_json(answer)
     return out().print(f"{name} is served from now on.")

@@ -1,0 +1,389 @@
+"""The command line against a small server that answers as Instar does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instar import __version__
+from instar.cli import main
+from instar.cli.serve import _address_written, _greet, _nested, _own_url, _progress
+from instar.config import load_settings
+from instar.errors import ConfigError
+from instar.workers.state import write_private
+
+KEY = "sk-instar-test-key"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers from `server.answers`; remembers what it was asked in `server.asked`."""
+
+    protocol_version = "HTTP/1.1"
+    server: FakeServer
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._handle(None)
+
+    def do_POST(self) -> None:
+        self._handle(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+    def _handle(self, body: Any) -> None:
+        self.server.asked.append((self.command, self.path, body, dict(self.headers)))
+        if self.headers.get("authorization") != f"Bearer {KEY}":
+            return self._json(
+                401, {"error": {"message": "This API key is not known.", "code": "invalid_api_key"}}
+            )
+        if self.path == "/v1/chat/completions":
+            return self._stream()
+        status, answer = self.server.answers.get(self.path, (404, {"error": {"message": "Not found."}}))
+        return self._json(status, answer)
+
+    def _json(self, status: int, value: Any) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self) -> None:
+        self.send_response(200)
+        self.send_header("x-instar-turn", f"turn_{len(self.server.asked)}")
+        self.send_header("x-instar-version", "v3")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        for event in self.server.events:
+            self.wfile.write(b"data: " + event.encode() + b"\n\n")
+
+
+class FakeServer(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[tuple[str, str, Any, dict[str, str]]] = []
+        self.answers: dict[str, tuple[int, Any]] = {"/v1/models": (200, {"data": [{"id": "instar"}]})}
+        deltas = [{"role": "assistant"}, {"content": "Hel"}, {"content": "lo [b]"}, {}]
+        self.events = [json.dumps({"choices": [{"delta": delta}]}) for delta in deltas] + ["[DONE]"]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def bodies(self, path: str) -> list[Any]:
+        return [body for _, at, body, _ in self.asked if at == path]
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INSTAR_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("INSTAR_DEBUG", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def server(data_dir: Path) -> Iterator[FakeServer]:
+    """A server that `instar serve` would have announced on the data folder."""
+    fake = FakeServer()
+    thread = threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    write_private(data_dir / "run" / "address.json", json.dumps({"url": fake.url}))
+    write_private(data_dir / "api_key", KEY + "\n")
+    yield fake
+    fake.shutdown()
+    fake.server_close()
+
+
+class Ran:
+    """What one run of the command line did."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+@pytest.fixture
+def instar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: str, typed: str = "") -> Ran:
+        monkeypatch.setattr(sys, "argv", ["instar", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        status: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        captured = capsys.readouterr()
+        return Ran(status, captured.out, captured.err)
+
+    return run
+
+
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────────────
+def test_version(instar: Any) -> None:
+    assert instar("--version").out == f"instar {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["versions", "list"], ["chat"]])
+def test_no_server_is_one_line_and_status_1(instar: Any, data_dir: Path, command: list[str]) -> None:
+    ran = instar(*command)
+    assert ran.status == 1
+    assert ran.err.startswith("error: No server runs on the data folder")
+    assert "instar serve" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_dead_server_is_told_with_its_address(instar: Any, data_dir: Path, server: FakeServer) -> None:
+    server.shutdown()
+    server.server_close()
+    ran = instar("status")
+    assert ran.status == 1
+    assert f"No server answers at {server.url}" in ran.err
+
+
+def test_wrong_key_is_told_with_the_option_to_use(instar: Any, server: FakeServer) -> None:
+    ran = instar("status", "--api-key", "sk-instar-wrong")
+    assert ran.status == 2
+    assert "This API key is not known." in ran.err
+    assert "--api-key" in ran.err
+
+
+def test_wrong_setting_is_a_line_and_not_a_traceback(instar: Any, data_dir: Path) -> None:
+    ran = instar("serve", "--set", "train.no_such_thing=1")
+    assert ran.status == 2
+    assert "train.no_such_thing" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_debug_shows_the_traceback(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INSTAR_DEBUG", "1")
+    monkeypatch.setattr(sys, "argv", ["instar", "serve", "--set", "nonsense"])
+    with pytest.raises(ConfigError, match="NAME=VALUE"):
+        main()
+
+
+def test_worker_without_a_state_is_a_clear_error(
+    instar: Any, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("instar.workers.lifeline.hold", lambda: None)
+    ran = instar("worker", "judge", "--state", str(data_dir / "none.json"))
+    assert ran.status == 2
+    assert "instar serve" in ran.err
+
+
+def test_worker_is_hidden(instar: Any) -> None:
+    assert "worker" not in instar("--help").out
+
+
+# ── chat ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_chat_streams_keeps_history_and_one_session(instar: Any, server: FakeServer) -> None:
+    ran = instar("chat", "--max-tokens", "9", typed="Hi\nShorter, please\n")
+    assert ran.status == 0
+    assert "Hello [b]\n[v3]" in ran.out
+    first, second = server.bodies("/v1/chat/completions")
+    assert first == {
+        "model": "instar", "messages": [{"role": "user", "content": "Hi"}], "stream": True, "max_tokens": 9,
+    }  # fmt: skip
+    assert second["messages"] == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello [b]"},
+        {"role": "user", "content": "Shorter, please"},
+    ]
+    sessions = {
+        headers["X-Session-Id"] for _, path, _, headers in server.asked if path.endswith("completions")
+    }
+    assert len(sessions) == 1
+
+
+def test_chat_judgements_go_to_the_last_turn(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/feedback"] = (200, {"ok": True})
+    ran = instar("chat", typed="Hi\n/good\n/bad two sentences\n/fix Hello there.\n/quit\nnever sent\n")
+    assert ran.status == 0
+    turn = "turn_2"  # the second request: models came first
+    assert server.bodies("/v1/feedback") == [
+        {"turn": turn, "score": 1},
+        {"turn": turn, "score": -1, "comment": "two sentences"},
+        {"turn": turn, "score": -1, "correction": "Hello there."},
+    ]
+    assert len(server.bodies("/v1/chat/completions")) == 1
+
+
+def test_chat_new_forgets_the_history_and_the_session(instar: Any, server: FakeServer) -> None:
+    instar("chat", typed="Hi\n/new\nHi again\n")
+    assert server.bodies("/v1/chat/completions")[1]["messages"] == [{"role": "user", "content": "Hi again"}]
+    sessions = {
+        headers["X-Session-Id"] for _, path, _, headers in server.asked if path.endswith("completions")
+    }
+    assert len(sessions) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [("/good", "no answer to judge"), ("/fix", "/fix <text>"), ("/dance", "/help"), ("/bad", "no answer")],
+)
+def test_chat_says_what_a_command_lacks(instar: Any, server: FakeServer, line: str, complaint: str) -> None:
+    ran = instar("chat", typed=f"{line}\n")
+    assert ran.status == 2
+    assert complaint in ran.err
+    assert server.bodies("/v1/feedback") == []
+
+
+def test_chat_shows_an_error_in_mid_answer_and_forgets_the_exchange(instar: Any, server: FakeServer) -> None:
+    server.events = [server.events[1], json.dumps({"error": {"message": "The engine does not answer."}})]
+    ran = instar("chat", typed="Hi\n")
+    assert ran.status == 2
+    assert "The engine does not answer." in ran.err
+
+
+def test_chat_version_and_help(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/status"] = (200, {"active_version": "v4"})
+    ran = instar("chat", "--model", "instar@v3", typed="Hi\n/version\n/help\n")
+    assert "the last answer came from v3; v4 is served now" in ran.out
+    assert "/fix <text>" in ran.out
+    assert server.bodies("/v1/chat/completions")[0]["model"] == "instar@v3"
+
+
+# ── status and versions ───────────────────────────────────────────────────────────────────────────────────
+FACTS = {
+    "active_version": "v4",
+    "served_version": "v3",
+    "problem": "v4 is damaged",
+    "model": "starter",
+    "loops": {
+        "gateway": {"alive": True, "pid": 11, "restarts": 0},
+        "engine": {"alive": True, "pid": 12, "restarts": 1},
+        "judge": {"alive": True, "pid": 13, "restarts": 0, "doing": "waiting", "since": 1.0},
+        "trainer": {"alive": False, "pid": None, "restarts": 7, "log": "/data/run/logs/trainer.log"},
+    },
+    "training": {"enabled": True, "method": "combined", "batch_size": 8, "running": False, "updates": 4,
+                 "last": {"status": "rejected", "version": None, "note": "too far from base"}},
+    "counts": {"turns": {"done": 40, "failed": 2}, "judged": {"1": 5, "-1": 9, "none": 3, "0": 1}, "used": 32,
+               "waiting": {"unjudged": 6, "trainable": 5}, "reasons": {"opted_out": 4, "brand_new_reason": 1}},
+}  # fmt: skip
+
+
+def test_status_tells_loops_batch_updates_and_reasons(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/status"] = (200, FACTS)
+    ran = instar("status")
+    assert ran.status == 0
+    lines = {line.split()[0]: line for line in ran.out.splitlines() if line.strip()}
+    assert "v3 (v4 is being loaded) of starter" in lines["serving"]
+    assert "v4 is damaged" in lines["problem:"]
+    assert lines["engine"].split() == ["engine", "yes", "12", "1"]
+    assert "waiting for" in lines["judge"]
+    assert lines["trainer"].split() == ["trainer", "no", "–", "7", "see", "/data/run/logs/trainer.log"]
+    assert "5 of 8" in lines["batch"]
+    assert "4 published (combined)" in lines["updates"]
+    assert "rejected: too far from base" in lines["last"]
+    assert "42 recorded, 6 waiting for the judge, 32 learned from" in ran.out
+    assert "5 good, 9 bad, 4 neither" in lines["verdicts"]
+    assert "the client asked not to learn" in lines["4"]
+    assert "brand_new_reason" in lines["1"]
+
+
+def test_status_as_json_is_the_servers_own(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/status"] = (200, FACTS)
+    assert json.loads(instar("status", "--json").out) == FACTS
+
+
+VERSIONS = [
+    {"name": "v2", "parent": "v1", "created_at": 2.0, "turn_ids": ["t1", "t2"], "active": False,
+     "gate": {"passed": True}},
+    {"name": "v1", "parent": "base", "created_at": 1.0, "active": True, "damaged": "sha256 differs"},
+    {"name": "base", "parent": None, "created_at": None, "active": False},
+]  # fmt: skip
+
+
+def test_versions_list_marks_the_active_one_and_damage(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/versions"] = (200, {"data": VERSIONS})
+    lines = instar("versions", "list").out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["v2", "▶", "base"]
+    assert lines[1].split()[-2:] == ["2", "passed"]
+    assert "damaged: sha256 differs" in lines[2]
+    assert json.loads(instar("versions", "list", "--json").out) == {"data": VERSIONS}
+
+
+def test_versions_show_prints_every_fact(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/versions/v2"] = (200, VERSIONS[0])
+    printed = instar("versions", "show", "v2").out
+    assert "parent" in printed
+    assert "t2" in printed
+    assert json.loads(instar("versions", "show", "v2", "--json").out) == VERSIONS[0]
+
+
+def test_versions_show_passes_on_what_the_server_says(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/versions/v9"] = (404, {"error": {"message": "There is no version 'v9'."}})
+    ran = instar("versions", "show", "v9")
+    assert (ran.status, ran.err) == (2, "error: There is no version 'v9'.\n")
+
+
+def test_versions_activate(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/versions/v1/activate"] = (200, {"active_version": "v1", "before": "v2"})
+    assert instar("versions", "activate", "v1").out == "v1 is served from now on.\n"
+    assert json.loads(instar("versions", "activate", "v1", "--json").out)["before"] == "v2"
+
+
+def test_names_cannot_leave_their_place_in_the_path(instar: Any, server: FakeServer) -> None:
+    instar("versions", "activate", "../status?x=1")
+    assert server.asked[-1][1] == "/v1/versions/..%2Fstatus%3Fx%3D1/activate"
+
+
+# ── serve's small parts ───────────────────────────────────────────────────────────────────────────────────
+def test_set_nests_names() -> None:
+    pairs = ["train.lr=1e-4", "train.batch_size=4", "log_level=debug"]
+    assert _nested(pairs) == {"train": {"lr": "1e-4", "batch_size": "4"}, "log_level": "debug"}
+
+
+@pytest.mark.parametrize("pair", ["train.lr", "=3", "train..lr=1", "a b=c"])
+def test_set_that_is_no_setting_is_refused(pair: str) -> None:
+    with pytest.raises(ConfigError, match="NAME=VALUE"):
+        _nested([pair])
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:5"),
+        ("0.0.0.0", "http://127.0.0.1:5"),
+        ("::1", "http://[::1]:5"),
+        ("example.org", "http://example.org:5"),
+    ],
+)
+def test_own_url(host: str, url: str) -> None:
+    assert _own_url(host, 5) == url
+
+
+def test_greeting_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _greet(load_settings(tmp_path), "http://127.0.0.1:30000", KEY, 2.0)
+    printed = capsys.readouterr().out
+    assert "http://localhost:30000/v1/chat/completions" in printed
+    assert f'OpenAI(base_url="http://localhost:30000/v1", api_key="{KEY}")' in printed
+    assert f'-H "Authorization: Bearer {KEY}" \\\n' in printed
+    assert str(tmp_path / "run" / "logs") in printed
+
+
+def test_progress_is_silent_when_nothing_is_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with _progress() as report:
+        report("ready", 1.0)
+    assert capsys.readouterr().err == ""
+    with _progress() as report:
+        report("converting the model", 0.5)
+        report("done", 1.0)
+    assert "done" in capsys.readouterr().err
+
+
+def test_address_without_a_server_behind_it_is_not_left(data_dir: Path) -> None:
+    path = data_dir / "run" / "address.json"
+    with contextlib.suppress(KeyboardInterrupt), _address_written(path, "http://x"):
+        written = json.loads(path.read_text())
+        raise KeyboardInterrupt
+    assert written == {"url": "http://x"}
+    assert not path.exists()

@@ -1,0 +1,256 @@
+"""The judge's and the trainer's loops: what they survive, and that they stop when told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from instar.errors import LeaseLost, StoreError, TrainingError
+from instar.records import JudgeItem, Judgement, Kind, Source, Turn
+from instar.runtime import FakeClock
+from instar.workers.heartbeat import Heartbeat
+from instar.workers.judge import JudgeLoop, run_judge_loop
+from instar.workers.stopping import StopFlag, Stopped, stop_on_signals, unwind_on_signals
+from instar.workers.trainer import Backoff, TrainerLoop, run_trainer_loop
+
+
+def item(name: str) -> JudgeItem:
+    turn = Turn(
+        id=name, session_id="s", episode_id="e", parent_id=None, key_id="k", learner="l", kind=Kind.MAIN,
+        version="base", pinned=False, messages=[], request_hash="h", created_at=0.0,
+    )  # fmt: skip
+    return JudgeItem(turn, [], lease=f"lease-{name}")
+
+
+def judgement(taken: JudgeItem) -> Judgement:
+    return Judgement(taken.turn.id, 1, Source.USER, "test", 0.0)
+
+
+@dataclass
+class MemoryStore:
+    """Enough of a store for the loops, with errors on demand."""
+
+    waiting: list[JudgeItem] = field(default_factory=list)
+    recorded: list[tuple[str, str]] = field(default_factory=list)
+    beats: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+    broken: bool = False
+    when_empty: Callable[[], None] = lambda: None
+
+    def lease_unjudged(self, worker: str, limit: int, ttl_s: float) -> list[JudgeItem]:
+        if self.broken:
+            self.broken = False
+            raise StoreError("the database is busy")
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        if not taken:
+            self.when_empty()
+        return taken
+
+    def record_judgement(self, given: Judgement, lease: str) -> None:
+        if given.turn_id in self.lost:
+            raise LeaseLost("somebody else has it")
+        self.recorded.append((given.turn_id, lease))
+
+    def heartbeat(self, loop: str, state: dict[str, Any]) -> None:
+        if self.broken:
+            raise StoreError("the database is busy")
+        self.beats.append((loop, state))
+
+
+def loop(store: MemoryStore, judge: Callable[[JudgeItem], Judgement] = judgement) -> JudgeLoop:
+    return JudgeLoop(store, judge, "judge-1", lease_s=60.0, poll_s=0.0)
+
+
+def test_every_turn_is_judged_under_its_lease() -> None:
+    store = MemoryStore([item(str(n)) for n in range(11)])
+    made = loop(store)
+    assert made.step(StopFlag()) == 8
+    assert made.step(StopFlag()) == 3
+    assert made.step(StopFlag()) == 0
+    assert store.recorded == [(str(n), f"lease-{n}") for n in range(11)]
+    assert made.judged == 11
+
+
+def test_one_turn_that_breaks_the_judge_does_not_stop_the_others() -> None:
+    def judge(taken: JudgeItem) -> Judgement:
+        if taken.turn.id == "bad":
+            raise ZeroDivisionError
+        return judgement(taken)
+
+    store = MemoryStore([item("a"), item("bad"), item("b")])
+    made = loop(store, judge)
+    made.step(StopFlag())
+    assert [turn for turn, _ in store.recorded] == ["a", "b"]
+    assert (made.judged, made.failed) == (2, 1)
+
+
+def test_lost_lease_is_not_counted_as_failure() -> None:
+    store = MemoryStore([item("a"), item("b")], lost={"a"})
+    made = loop(store)
+    made.step(StopFlag())
+    assert (made.judged, made.failed) == (1, 0)
+
+
+def test_busy_store_is_asked_again() -> None:
+    store = MemoryStore([item("a")], broken=True)
+    made = loop(store)
+    assert made.step(StopFlag()) == 0
+    assert made.step(StopFlag()) == 1
+
+
+def test_judge_stops_between_two_turns() -> None:
+    stop = StopFlag()
+
+    def judge(taken: JudgeItem) -> Judgement:
+        stop.set()
+        return judgement(taken)
+
+    store = MemoryStore([item("a"), item("b")])
+    loop(store, judge).step(stop)
+    assert [turn for turn, _ in store.recorded] == ["a"]
+
+
+def test_judge_loop_ends_at_sigterm_and_says_so() -> None:
+    store = MemoryStore([item("a")], when_empty=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    run_judge_loop(store, judgement, lease_s=60.0, poll_s=30.0, clock=FakeClock())
+    assert [turn for turn, _ in store.recorded] == ["a"]
+    name, last = store.beats[-1]
+    assert (name, last["doing"], last["judged"]) == ("judge", "stopped", 1)
+
+
+@dataclass
+class Report:
+    worked: bool = False
+    doing: str = "waiting"
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def trainer(step: Callable[[], Any]) -> tuple[TrainerLoop, list[float], Heartbeat]:
+    slept: list[float] = []
+    heart = Heartbeat(MemoryStore(), "trainer", FakeClock())
+    return TrainerLoop(step, heart, slept.append, poll_s=0.5), slept, heart
+
+
+def test_errors_slow_the_trainer_down_and_success_makes_it_forget() -> None:
+    outcomes: list[Any] = [
+        TrainingError("nan"),
+        StoreError("busy"),
+        TrainingError("nan"),
+        Report(),
+        TrainingError("nan"),
+    ]
+
+    def step() -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    made, slept, _ = trainer(step)
+    for _ in range(5):
+        made.once()
+    assert slept == [1.0, 2.0, 4.0, 0.5, 1.0]
+    assert made.failed == 4
+
+
+def test_an_update_is_followed_by_the_next_step_at_once() -> None:
+    made, slept, _ = trainer(lambda: Report(worked=True, doing="published v1"))
+    made.once()
+    assert slept == []
+
+
+def test_unexpected_error_ends_the_trainer() -> None:
+    def step() -> Any:
+        raise ZeroDivisionError
+
+    made, _, _ = trainer(step)
+    with pytest.raises(ZeroDivisionError):
+        made.once()
+
+
+def test_trainer_is_unwound_in_the_middle_of_a_step() -> None:
+    store = MemoryStore()
+    unwound = []
+
+    def step() -> Any:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(30)
+        except Stopped:
+            unwound.append(True)
+            raise
+
+    run_trainer_loop(store, step, poll_s=0.5, clock=FakeClock())
+    assert unwound == [True]
+    assert store.beats[-1][1]["doing"] == "stopped"
+
+
+def test_second_signal_does_not_disturb_the_unwinding() -> None:
+    with unwind_on_signals():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            finished = True
+    assert finished
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_signals_raise_the_flag_and_handlers_are_put_back() -> None:
+    flag = StopFlag()
+    with stop_on_signals(flag):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert flag.wait(30)
+    assert flag.wait(30)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert not StopFlag().wait(0.0)
+
+
+def test_heartbeat_tells_since_when_and_keeps_facts() -> None:
+    clock = FakeClock(wall=100.0)
+    store = MemoryStore()
+    heart = Heartbeat(store, "judge", clock)
+    heart.say("waiting", judged=1)
+    clock.advance(5)
+    heart.say("waiting", judged=2)
+    heart.beat()
+    assert store.beats[-1] == ("judge", {"doing": "waiting", "since": 100.0, "judged": 2})
+    heart.say("judging")
+    heart.beat()
+    assert store.beats[-1][1] == {"doing": "judging", "since": 105.0, "judged": 2}
+
+
+def test_heartbeat_survives_a_busy_store() -> None:
+    store = MemoryStore(broken=True)
+    heart = Heartbeat(store, "judge", FakeClock())
+    heart.beat()
+    store.broken = False
+    heart.beat()
+    assert len(store.beats) == 1
+
+
+def test_heartbeat_goes_on_while_the_loop_works() -> None:
+    store = MemoryStore()
+    beaten = threading.Event()
+
+    def beat(name: str, state: dict[str, Any]) -> None:
+        store.beats.append((name, state))
+        if len(store.beats) > 3:
+            beaten.set()
+
+    store.heartbeat = beat  # type: ignore[method-assign]
+    with Heartbeat(store, "trainer", FakeClock(), interval_s=0.01):
+        assert beaten.wait(30)
+
+
+def test_backoff_is_bounded() -> None:
+    backoff = Backoff(1.0, 5.0)
+    assert [backoff.fail() for _ in range(4)] == [1.0, 2.0, 4.0, 5.0]
+    backoff.reset()
+    assert backoff.fail() == 1.0
