@@ -16,7 +16,8 @@ import pytest
 
 from instar import __version__
 from instar.cli import main
-from instar.cli.serve import _address_written, _greet, _nested, _own_url, _progress
+from instar.cli.serve import _address_written, _greet, _nested, _own_url
+from instar.cli.terminal import progress_bar
 from instar.config import load_settings
 from instar.errors import ConfigError
 from instar.workers.state import write_private
@@ -371,10 +372,10 @@ def test_greeting_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_progress_is_silent_when_nothing_is_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:
-    with _progress() as report:
+    with progress_bar() as report:
         report("ready", 1.0)
     assert capsys.readouterr().err == ""
-    with _progress() as report:
+    with progress_bar() as report:
         report("converting the model", 0.5)
         report("done", 1.0)
     assert "done" in capsys.readouterr().err

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from instar.cli.client import ADDRESS_FILE
-from instar.cli.terminal import DataDir, err, event, out
+from instar.cli.terminal import DataDir, event, out, progress_bar
 from instar.config import Settings, load_settings
 from instar.errors import ConfigError
 from instar.workers import preflight
@@ -59,7 +58,7 @@ def _serve_locked(settings: Settings, begun: float) -> int:
     key = preflight.ensure_api_key(settings)
     with preflight.listen(settings.host, settings.port) as listener:
         url = _own_url(settings.host, listener.getsockname()[1])
-        with _progress() as report:
+        with progress_bar() as report:
             model_dir = compose.prepare_model(settings, report)
         state = make_state(settings, model_dir, key, listener)
         supervisor = build_supervisor(
@@ -99,33 +98,6 @@ def _address_written(path: Path, url: str) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar that appears only when there is something to wait for."""
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(), console=err(),
-    )  # fmt: skip
-    tasks: list[Any] = []
-    started = False
-
-    def report(what: str, fraction: float) -> None:
-        nonlocal started
-        if not started:
-            if fraction >= 1.0:
-                return
-            bar.start()
-            started = True
-            tasks.append(bar.add_task(what, total=1.0))
-        bar.update(tasks[0], description=what, completed=fraction)
-
-    try:
-        yield report
-    finally:
-        if started:
-            bar.stop()
 
 
 def _greet(settings: Settings, url: str, key: str, took_s: float) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 DataDir = Annotated[
@@ -46,3 +49,30 @@ def event(text: str) -> None:
 
 def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """A bar that appears only when there is something to wait for."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(), console=err(),
+    )  # fmt: skip
+    tasks: list[Any] = []
+    started = False
+
+    def report(what: str, fraction: float) -> None:
+        nonlocal started
+        if not started:
+            if fraction >= 1.0:
+                return
+            bar.start()
+            started = True
+            tasks.append(bar.add_task(what, total=1.0))
+        bar.update(tasks[0], description=what, completed=fraction)
+
+    try:
+        yield report
+    finally:
+        if started:
+            bar.stop()

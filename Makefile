@@ -1,0 +1,66 @@
+# `make serve` and `make test` need nothing but Python 3.11 or later; everything else is installed into .venv.
+#
+#   make serve ARGS="--port 31000"      options of `instar serve`
+#   make serve TORCH_INDEX=https://download.pytorch.org/whl/cpu      the small CPU build of torch
+#   make serve PYTHON=python3.12        another Python
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SERVE_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint soak bench-first-light model docs clean
+
+help:  ## list what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+serve: $(SERVE_STAMP)  ## install if need be, and serve on http://localhost:30000/v1
+	@$(BIN)/instar serve $(ARGS)
+
+model: $(SERVE_STAMP)  ## fetch and convert the starter model (once)
+	@$(BIN)/python -m instar.cli.prepare
+
+test: lint model  ## everything that a change must pass
+	$(BIN)/python -m pytest -m "not soak"
+
+lint: $(DEV_STAMP)  ## style, types, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: $(DEV_STAMP) model  ## the long and full-size checks
+	$(BIN)/python -m pytest -m soak --timeout 7200
+
+bench-first-light: $(DEV_STAMP) model  ## how fast it learns; results in bench/results
+	$(BIN)/python -m bench.first_light $(ARGS)
+
+docs: $(DEV_STAMP)  ## write the generated parts of the documentation anew
+	$(BIN)/python -m tests.kit.docs
+
+clean:  ## remove the environment and all caches; data folders are left alone
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Instar needs Python 3.11 or later and '$(PYTHON)' is not. Name another: make PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "No virtual environment could be made. On Debian and Ubuntu: apt install python3-venv" >&2; \
+	  rm -rf $(VENV); exit 1; }
+
+$(SERVE_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(if $(TORCH_INDEX),$(PIP) install -c constraints.txt --index-url $(TORCH_INDEX) torch)
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(DEV_STAMP): $(SERVE_STAMP)
+	$(PIP) install -c constraints.txt -e '.[dev,bench]'
+	@touch $@
