@@ -23,13 +23,15 @@ class Group(BaseModel):
 class EngineSettings(Group):
     """Where tokens come from."""
 
-    kind: Literal["embedded", "scripted", "url"] = "embedded"
+    kind: Literal["embedded", "scripted", "url"] = Field(
+        "embedded", description="'embedded', 'url' (a running engine), or 'scripted' (for tests)"
+    )
     url: str | None = Field(None, description="address of a running engine, for kind = url")
     threads: int = Field(0, ge=0, description="compute threads; 0 leaves one core to training")
     max_streams: int = Field(8, ge=1, le=256, description="answers sampled at the same time")
     max_waiting: int = Field(256, ge=1, description="requests that may queue before 429")
     max_loras: int = Field(4, ge=2, description="versions held in memory at the same time")
-    max_lora_rank: int = Field(64, ge=1)
+    max_lora_rank: int = Field(64, ge=1, description="largest adapter rank that can be served")
     prefill_chunk: int = Field(128, ge=16, description="prompt tokens computed between two decode steps")
 
 
@@ -43,34 +45,40 @@ class JudgeSettings(Group):
     min_agreement: float = Field(
         0.75, ge=0.5, le=1.0, description="share of equal votes below which it abstains"
     )
-    lease_s: float = Field(60.0, gt=0)
-    poll_s: float = Field(0.25, gt=0)
+    lease_s: float = Field(60.0, gt=0, description="seconds until another judge may take a turn over")
+    poll_s: float = Field(0.25, gt=0, description="seconds between two looks for work")
 
 
 class TrainSettings(Group):
     """How the model learns."""
 
-    enabled: bool = True
-    method: Literal["binary_rl", "opd", "combined"] = "combined"
+    enabled: bool = Field(True, description="whether it learns at all")
+    method: Literal["binary_rl", "opd", "combined"] = Field(
+        "combined", description="verdicts (binary_rl), the user's words (opd), or both (combined)"
+    )
     batch_size: int = Field(8, ge=1, description="judged turns that make an update")
     min_batch: int = Field(3, ge=1, description="fewer will do after `quiet_s` without a reaction")
-    quiet_s: float = Field(30.0, ge=0)
-    micro_batch: int = Field(4, ge=1)
-    passes: int = Field(2, ge=1)
-    lr: float = Field(3e-4, gt=0)
-    rank: int = Field(16, ge=1)
-    alpha: int = Field(32, ge=1)
+    quiet_s: float = Field(
+        30.0, ge=0, description="seconds without a reaction after which `min_batch` will do"
+    )
+    micro_batch: int = Field(4, ge=1, description="turns per optimizer step")
+    passes: int = Field(2, ge=1, description="times that an update goes over its batch")
+    lr: float = Field(3e-4, gt=0, description="learning rate of the adapter")
+    rank: int = Field(16, ge=1, description="rank of the adapter")
+    alpha: int = Field(32, ge=1, description="scale of the adapter: alpha / rank")
     top_k: int = Field(20, ge=1, description="teacher tokens per position in distillation")
-    clip_low: float = 0.2
-    clip_high: float = 0.28
+    clip_low: float = Field(
+        0.2, gt=0, lt=1, description="how far a token's ratio may fall before it is clipped"
+    )
+    clip_high: float = Field(0.28, gt=0, description="how far a token's ratio may rise before it is clipped")
     anchor_kl: float = Field(1.0, ge=0, description="weight of the pull to base on unrelated prompts")
     max_staleness: int = Field(
         4, ge=0, description="versions after which a sample is too old for pg and distill"
     )
     max_tokens: int = Field(4096, ge=64, description="longest prompt plus response that is trained on")
-    threads: int = Field(1, ge=1)
-    poll_s: float = Field(0.5, gt=0)
-    seed: int = 0
+    threads: int = Field(1, ge=1, description="compute threads of an update")
+    poll_s: float = Field(0.5, gt=0, description="seconds between two looks for work")
+    seed: int = Field(0, description="fixes every random choice of an update")
 
 
 class GateSettings(Group):
@@ -82,17 +90,23 @@ class GateSettings(Group):
 
 
 class Settings(Group):
-    data_dir: Path
-    host: str = "127.0.0.1"
-    port: int = Field(30000, ge=0, le=65535)
-    api_key: SecretStr | None = None
+    data_dir: Path = Field(description="where everything is kept")
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(30000, ge=0, le=65535, description="port to listen on")
+    api_key: SecretStr | None = Field(
+        None, description="key that clients must send; made once when none is given"
+    )
     model: str = Field("starter", description="'starter', or a Hugging Face causal LM's name or folder")
-    served_name: str = Field("instar", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    store_url: str | None = None
+    served_name: str = Field(
+        "instar", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="the model's name for clients"
+    )
+    store_url: str | None = Field(None, description="database; SQLite in the data folder when none is given")
     max_tokens: int = Field(1024, ge=1, description="answer length when the client names none")
     temperature: float = Field(0.7, ge=0, le=2, description="sampling temperature when the client names none")
-    max_body_bytes: int = Field(16 * 2**20, ge=1024)
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    max_body_bytes: int = Field(16 * 2**20, ge=1024, description="largest request that is read")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="how much the logs tell"
+    )
     engine: EngineSettings = EngineSettings()  # type: ignore[call-arg]
     judge: JudgeSettings = JudgeSettings()  # type: ignore[call-arg]
     train: TrainSettings = TrainSettings()  # type: ignore[call-arg]
