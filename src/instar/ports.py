@@ -150,9 +150,12 @@ class Store(Protocol):
         """Wall time of the newest judgement or next state: how long has it been quiet?"""
         ...
 
-    def begin_update(self, turn_ids: Sequence[str], parent: str, job: str, *, scale: float = 1.0) -> Update:
+    def begin_update(
+        self, turn_ids: Sequence[str], parent: str, job: str, *, scale: float = 1.0, passes: int = 1
+    ) -> Update:
         """Reserve samples for one update, before any compute. `job` is kept for resuming (JSON).
 
+        `passes` is how often the update goes over its samples: so many uses each of them will have.
         Raises StoreError if one of them is reserved or used already, or while another update runs.
         """
         ...
@@ -176,12 +179,14 @@ class Store(Protocol):
         "proposed": every (turn, update, pass) is a use, exactly once; with `activate` the version is active
         from this commit on. "rejected": the samples are free for one more update, at half the rate; after
         two rejections they carry the reason `rejected_by_gate`. "unused": nothing was computed since nothing in
-        the samples says how to change the model; they carry the reason `nothing_to_learn`. "failed": the samples are free again; after
-        three failures they carry the reason `poison`.
+        the samples says how to change the model; they carry the reason `nothing_to_learn`. "failed":
+        the samples are free again; after three failures they carry the reason `poison`.
         """
         ...
 
-    def updates(self, limit: int = 100) -> list[Update]: ...
+    def updates(self, limit: int = 100) -> list[Update]:
+        """Newest first."""
+        ...
 
     def rejected_before(self, turn_ids: Sequence[str]) -> bool:
         """True if one of these samples was in an update that the gate rejected (train at half the rate)."""
@@ -194,10 +199,13 @@ class Store(Protocol):
 
     def activate(self, version: str, reason: str) -> None: ...
 
-    def activations(self, limit: int = 100) -> list[Activation]: ...
+    def activations(self, limit: int = 100) -> list[Activation]:
+        """Newest first: the first one is in force."""
+        ...
 
     def counts(self) -> dict[str, Any]:
-        """turns by status, judged by score, waiting (unjudged, trainable), used, reasons → count."""
+        """{"turns": {status: n}, "judged": {"1" | "0" | "-1" | "none": n}, "waiting": {"unjudged": n,
+        "trainable": n}, "used": n, "reasons": {reason: n}}"""
         ...
 
     def heartbeat(self, loop: str, state: dict[str, Any]) -> None:
