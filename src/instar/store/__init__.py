@@ -8,6 +8,7 @@ Several processes open the same database. Read `schema.py` first, then `facts.py
 from __future__ import annotations
 
 from instar.runtime import Clock, SystemClock
+from instar.store.documents import Documents
 from instar.store.engine import Database
 from instar.store.judging import Judging
 from instar.store.migrate import migrate
@@ -17,7 +18,7 @@ from instar.store.training import Training
 from instar.store.turns import Turns
 
 
-class SqlStore(Turns, Judging, Training, Status):
+class SqlStore(Turns, Judging, Training, Status, Documents):
     """`ports.Store` on any database that SQLAlchemy speaks to; SQLite by default."""
 
 

@@ -11,11 +11,10 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select
 from instar.records import BASE, Activation
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
-from instar.store.engine import put_row
 from instar.store.judging import count_unjudged
 from instar.store.pieces import HASH_BYTES, fetch
 from instar.store.rows import text_of
-from instar.store.schema import activations, documents, heartbeats, judgements, next_states, turns, uses
+from instar.store.schema import activations, judgements, next_states, turns, uses
 from instar.store.training import count_trainable
 
 _TURN_KEYS = (
@@ -89,25 +88,6 @@ class Status(Base):
                     conn.execute(_grouped(turns.c.reason).where(turns.c.reason.is_not(None))).all()
                 ),
             }
-
-    def heartbeat(self, loop: str, state: dict[str, Any]) -> None:
-        with self._db.writing() as conn:
-            put_row(conn, heartbeats, {"loop": loop, "at": self._clock.now(), "state": state})
-
-    def heartbeats(self) -> dict[str, dict[str, Any]]:
-        with self._db.reading() as conn:
-            return {row.loop: {**row.state, "at": row.at} for row in conn.execute(select(heartbeats))}
-
-    def get_state(self, name: str) -> dict[str, Any] | None:
-        with self._db.reading() as conn:
-            found: dict[str, Any] | None = conn.execute(
-                select(documents.c.value).where(documents.c.name == name)
-            ).scalar()
-            return found
-
-    def put_state(self, name: str, value: dict[str, Any]) -> None:
-        with self._db.writing() as conn:
-            put_row(conn, documents, {"name": name, "value": value})
 
 
 def _page(session_id: str | None, limit: int, before: str | None) -> AnySelect:

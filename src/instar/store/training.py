@@ -14,6 +14,7 @@ from instar.records import BASE, Origin, Sample, Source, Update
 from instar.runtime import new_id
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
+from instar.store.documents import put_document
 from instar.store.facts import refresh
 from instar.store.judging import POISON
 from instar.store.rows import read_turns, text_of
@@ -83,7 +84,14 @@ class Training(Base):
             return None if row is None else (_updates(conn, [row])[0], row.job)
 
     def finish_update(
-        self, update_id: str, *, status: str, version: str | None, note: str | None, activate: bool
+        self,
+        update_id: str,
+        *,
+        status: str,
+        version: str | None,
+        note: str | None,
+        activate: bool,
+        documents: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         if status != "proposed" and status not in _GIVE_UP_AFTER:
             raise StoreError(f"An update cannot end as {status!r}.")
@@ -108,6 +116,8 @@ class Training(Base):
                 times, reason = _GIVE_UP_AFTER[status]
                 _give_up(conn, _ended_so(conn, turn_ids, status, times), reason)
             refresh(conn, turn_ids)
+            for name, value in (documents or {}).items():
+                put_document(conn, name, value)
             if activate:
                 why = f"update {row.number}"
                 conn.execute(insert(activations).values(version=version, reason=why, created_at=now))
