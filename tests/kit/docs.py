@@ -1,0 +1,84 @@
+"""The generated parts of the documentation. `make docs` writes them; tests/unit/test_docs.py compares."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from typer.testing import CliRunner
+
+from instar.cli import app
+from instar.config import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+CLI_PAGE = ROOT / "docs" / "cli.md"
+COMMANDS: list[list[str]] = [
+    [], ["serve"], ["chat"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
+    ["versions", "activate"],
+]  # fmt: skip
+_SETTINGS = re.compile(r"(?<=<!-- settings: begin -->\n).*?(?=<!-- settings: end -->)", re.DOTALL)
+
+
+def settings_table() -> str:
+    """One line per setting: name, default, meaning."""
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for path, field in _walk(Settings, ""):
+        lines.append(f"| `{path}` | {_default(field)} | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def _walk(model: type[BaseModel], prefix: str) -> list[tuple[str, FieldInfo]]:
+    found: list[tuple[str, FieldInfo]] = []
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found += _walk(field.annotation, f"{prefix}{name}.")
+        else:
+            found.append((f"{prefix}{name}", field))
+    return found
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.default
+    if value is PydanticUndefined:
+        return "`~/.instar`"
+    if value is None:
+        return "–"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{text}`"
+
+
+def help_of(command: list[str]) -> str:
+    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "100", "NO_COLOR": "1"})
+    assert result.exit_code == 0, result.output
+    return "\n".join(line.rstrip() for line in result.output.strip().splitlines())
+
+
+def cli_page() -> str:
+    """The whole page about the command line."""
+    parts = [
+        "# The command line\n",
+        "Written by `make docs` from the commands themselves.\n",
+        "Exit status: 0 done, 1 no server runs, 2 something that you can mend (one line on stderr says how; "
+        "`INSTAR_DEBUG=1` shows where it came from). `--json` prints facts for programs.\n",
+    ]
+    for command in COMMANDS:
+        name = " ".join(["instar", *command])
+        parts.append(f"## {name}\n\n```text\n{help_of(command)}\n```\n")
+    return "\n".join(parts)
+
+
+def with_settings(readme: str) -> str:
+    """The README with a fresh settings table between its marks."""
+    fresh, count = _SETTINGS.subn(lambda _: settings_table(), readme)
+    assert count == 1, "README.md needs the marks of the settings table, once"
+    return fresh
+
+
+if __name__ == "__main__":
+    README.write_text(with_settings(README.read_text("utf-8")), "utf-8")
+    CLI_PAGE.write_text(cli_page(), "utf-8")

@@ -1,0 +1,83 @@
+"""A fake of `ports.Engine` within the process, for tests of the flow and the gateway only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+
+from instar.chat_format import ChatFormat
+from instar.errors import EngineError, EngineUnavailable
+from instar.ports import TokenChunk
+from instar.records import BASE, Sampling
+
+
+class FakeEngine:
+    """Answers with `script(version, prompt_text)`, one token at a time. Knobs are plain attributes."""
+
+    def __init__(self, chat: ChatFormat, script: Callable[[str, str], str] | None = None) -> None:
+        self.chat = chat
+        self.script = script or (lambda version, prompt: f"answer of {version}")
+        self.pause_s = 0.0
+        self.versions = {BASE}
+        self.up = True
+        self.fail_after: int | None = None  # tokens, then the connection breaks
+        self.refuse: EngineError | None = None
+        self.load_error: EngineError | None = None
+        self.gate: asyncio.Event | None = None  # sampling waits for it after the first token
+        self.prompts: list[list[int]] = []
+        self.aborted = 0
+        self.sampling = 0
+
+    async def sample(
+        self, version: str, prompt_ids: Sequence[int], sampling: Sampling, *, priority: int = 0
+    ) -> AsyncGenerator[TokenChunk, None]:
+        if not self.up:
+            raise EngineUnavailable("nobody listens")
+        if self.refuse:
+            raise self.refuse
+        if version not in self.versions:
+            raise EngineError(f"no adapter {version}", status=404)
+        self.prompts.append(list(prompt_ids))
+        text = self.script(version, self.chat.decode(prompt_ids))
+        ids = self.chat.encode_answer(text)
+        cut = len(ids) > sampling.max_tokens
+        ids = ids[: sampling.max_tokens]
+        self.sampling += 1
+        finished = False
+        try:
+            for at, token_id in enumerate(ids):
+                if self.fail_after is not None and at >= self.fail_after:
+                    raise EngineUnavailable("the connection broke")
+                last = at == len(ids) - 1
+                yield TokenChunk(
+                    [token_id], [-0.5 - at / 100], ("length" if cut else "stop") if last else None
+                )
+                await asyncio.sleep(self.pause_s)
+                if self.gate and not last:
+                    await self.gate.wait()
+            finished = True
+        finally:
+            self.sampling -= 1
+            self.aborted += not finished
+
+    async def load(self, version: str, adapter_dir: Path) -> None:
+        if not self.up:
+            raise EngineUnavailable("nobody listens")
+        if self.load_error:
+            raise self.load_error
+        self.versions.add(version)
+
+    async def unload(self, version: str) -> None:
+        self.versions.discard(version)
+
+    async def loaded(self) -> set[str]:
+        if not self.up:
+            raise EngineUnavailable("nobody listens")
+        return set(self.versions)
+
+    async def healthy(self) -> bool:
+        return self.up
+
+    async def close(self) -> None:
+        self.up = False
