@@ -72,7 +72,7 @@ def test_dead_child_is_started_again_and_counted(tmp_path: Path) -> None:
 
     made.events = tell
     assert made.run() == 0
-    assert any("judge ended (status 3)" in event for event in events)
+    assert any("judge ended (status 3, see" in event for event in events)
     record = read_pids(tmp_path)["loops"]
     assert record["judge"]["restarts"] == 1
     assert record["gateway"]["restarts"] == 0

@@ -29,7 +29,7 @@ REASONS = {
 
 
 def status(data_dir: DataDir = None, url: Url = None, api_key: ApiKey = None, as_json: Json = False) -> None:
-    """Show the four loops, the batch being gathered, updates, and turns that are not used."""
+    """Show loops, batch, updates and turns not used."""
     server = find_server(data_dir, url, api_key)
     facts = server.get("/v1/status")
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -43,8 +44,9 @@ def complain(text: str) -> None:
 
 
 def event(text: str) -> None:
-    """One line about what the server's house does."""
-    err().print(Text(f"{time.strftime('%H:%M:%S')}  {text}", style="dim"))
+    """One line about what the server's house does. A terminal that was closed must not end the server."""
+    with contextlib.suppress(OSError):
+        err().print(Text(f"{time.strftime('%H:%M:%S')}  {text}", style="dim"))
 
 
 def print_json(value: Any) -> None:

@@ -148,7 +148,8 @@ class Supervisor:
                     f"The {child.name} ended {START_ATTEMPTS} times while starting (last: {how}). "
                     f"Its log {child.log_path} ends:\n{last_lines(child.log_path)}"
                 )
-        self.events(f"{child.name} ended ({how}); starting again in {child.due_at - child.clock():.1f} s")
+        pause_s = max(0.0, child.due_at - child.clock())
+        self.events(f"{child.name} ended ({how}, see {child.log_path}); starting again in {pause_s:.1f} s")
 
     def _record(self) -> None:
         write_pids(
@@ -172,7 +173,10 @@ class Supervisor:
                     child.tell(signal.SIGKILL)
             self.signals.set()
 
-        before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup it stays ignored
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, handler) for number in numbers}
         try:
             yield
         finally:
