@@ -43,7 +43,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_make_commands_of_the_readme_exist() -> None:
-    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", README))
+    named = set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", README, re.MULTILINE))
     assert {"serve", "test"} <= named
     assert named <= targets()
 
