@@ -94,7 +94,7 @@ class TrainStep:
         turn_ids = [s.turn_id for s in samples]
         scale = 0.5 if self.store.rejected_before(turn_ids) else 1.0
         parent = self.store.active_version()
-        number = self.store.next_version_number()
+        number = self._next_number()
         job = {
             "number": number,
             "scale": scale,
@@ -102,8 +102,14 @@ class TrainStep:
             "method_state": new_state,
             "settings": self._job_settings(scale),
         }
-        update = self.store.begin_update(turn_ids, parent, json.dumps(job), scale=scale)
+        passes = self.settings.train.passes
+        update = self.store.begin_update(turn_ids, parent, json.dumps(job), scale=scale, passes=passes)
         return self._compute(update, job)
+
+    def _next_number(self) -> int:
+        """Never a number that is on disk: an update may have published, and failed when it was resumed."""
+        on_disk = max(map(version_number, self.registry.versions()), default=0)
+        return max(self.store.next_version_number(), on_disk + 1)
 
     def _job_settings(self, scale: float) -> dict[str, Any]:
         train = self.settings.train.model_dump()

@@ -1,0 +1,255 @@
+"""A training step is done once, whatever kills it; with the real store and registry, and a trainer of no weight."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instar.config import Settings, TrainSettings
+from instar.errors import TrainingError
+from instar.flow.publish import BaseModelFacts, Publisher
+from instar.flow.train_step import StepReport, TrainStep
+from instar.records import GateReport, Origin, Sample, UpdateJob, UpdateResult, WeightedSample
+from instar.registry import FolderRegistry
+from tests.kit.store_scenes import Scene
+
+
+class Killed(BaseException):
+    """Stands for kill -9: no handler of ours may catch it."""
+
+
+@dataclass
+class PaperTrainer:
+    """Writes its job's seed as the adapter. `gate` and `error` are what it will say."""
+
+    passed: bool = True
+    error: str | None = None
+    killed: bool = False
+    jobs: list[UpdateJob] = field(default_factory=list)
+
+    def run(self, job: UpdateJob) -> UpdateResult:
+        self.jobs.append(job)
+        if self.killed:
+            raise Killed
+        if self.error:
+            raise TrainingError(self.error)
+        out = Path(job.out_dir)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "adapter_config.json").write_text(json.dumps({"seed": job.seed}))
+        gate = GateReport(self.passed, "fine" if self.passed else "answers fell apart", {})
+        return UpdateResult(job.update_id, True, {"loss": 1.0}, gate)
+
+    def close(self) -> None:
+        pass
+
+
+class CountingMethod:
+    """Weighs every corrected sample with 1 and counts calls in its state."""
+
+    name = "counting"
+
+    def weigh(
+        self, samples: Sequence[Sample], prompts: Any, state: dict[str, Any]
+    ) -> tuple[list[WeightedSample], dict[str, Any]]:
+        ones = [1.0] * 2
+        zeros = [0.0] * 2
+        weighted = [
+            WeightedSample(
+                s.turn_id, Origin.SAMPLED, s.prompt_ids, s.response_ids, s.logprobs,
+                pg_T=ones if s.score == -1 else zeros, distill_T=zeros, nll_T=zeros, kl_T=zeros,
+            )
+            for s in samples
+        ]  # fmt: skip
+        return weighted, {"batches": state.get("batches", 0) + 1}
+
+
+@dataclass
+class Bench:
+    folder: Path
+    trainer: PaperTrainer = field(default_factory=PaperTrainer)
+    train: TrainSettings = field(
+        default_factory=lambda: TrainSettings(batch_size=4, min_batch=2, quiet_s=30.0, passes=2)  # type: ignore[call-arg]
+    )
+
+    def __post_init__(self) -> None:
+        self.scene = Scene(self.folder / "instar.db")
+        self.scene.clock.wall = 260.0  # just after the last reaction of a scene
+        self.registry = FolderRegistry(self.folder / "versions")
+
+    @property
+    def store(self) -> Any:
+        return self.scene.store
+
+    def step(self) -> StepReport:
+        return self.make()()
+
+    def make(self) -> TrainStep:
+        settings = Settings(data_dir=self.folder, train=self.train)  # type: ignore[call-arg]
+        publisher = Publisher(self.store, self.registry, BaseModelFacts("tiny", "0" * 64), self.scene.clock)
+        return TrainStep(
+            self.store, self.registry, self.trainer, CountingMethod(), None,  # type: ignore[arg-type]
+            settings, self.folder, publisher, self.scene.clock,
+        )  # fmt: skip
+
+    def correct(self, *turn_ids: str, score: int = -1) -> None:
+        for turn_id in turn_ids:
+            self.scene.corrected(turn_id, score)
+
+    def learned(self) -> dict[str, list[str]]:
+        return {t["id"]: t["updates"] for t in self.store.turn_views() if t["learned"]}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_full_batch_becomes_a_version_in_force(bench: Bench) -> None:
+    bench.correct("a", "b", "c")
+    assert bench.step().did == "waiting"
+    bench.correct("d")
+    report = bench.step()
+    assert (report.did, report.version) == ("proposed", "v1")
+    assert bench.store.active_version() == "v1"
+    assert bench.registry.manifest("v1").turn_ids == ["a", "b", "c", "d"]
+    assert set(bench.learned()) == {"a", "b", "c", "d"}
+    assert bench.store.get_state("method") == {"batches": 1}
+    assert bench.step().did == "waiting"
+
+
+def test_the_next_update_starts_from_the_version_in_force(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.step()
+    bench.correct("e", "f", "g", "h")
+    bench.step()
+    assert bench.trainer.jobs[1].parent == "v1"
+    assert bench.trainer.jobs[1].parent_dir == str(bench.registry.verify("v1"))
+    bench.store.activate("base", "rolled back")
+    bench.correct("i", "j", "k", "l")
+    report = bench.step()
+    assert (bench.trainer.jobs[2].parent, report.version) == ("base", "v3")
+
+
+def test_fewer_will_do_after_some_quiet(bench: Bench) -> None:
+    bench.correct("a", "b")
+    last = bench.store.last_reaction_at()
+    assert last is not None
+    bench.scene.clock.wall = last + 29.0
+    assert bench.step().did == "waiting"
+    bench.scene.clock.wall = last + 31.0
+    assert bench.step().did == "proposed"
+
+
+def test_one_alone_never_does(bench: Bench) -> None:
+    bench.correct("a")
+    bench.scene.clock.wall += 10_000.0
+    assert bench.step().did == "waiting"
+
+
+def test_rejected_samples_get_one_more_try_at_half_the_rate(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.trainer.passed = False
+    report = bench.step()
+    assert (report.did, report.why) == ("rejected", "answers fell apart")
+    assert bench.store.active_version() == "base"
+    assert bench.learned() == {}
+    bench.trainer.passed = True
+    assert bench.step().version == "v1"
+    rates = [job.settings["lr"] for job in bench.trainer.jobs]
+    assert rates[1] == rates[0] / 2
+
+
+def test_samples_rejected_twice_are_left_alone_with_a_reason(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.trainer.passed = False
+    bench.step()
+    bench.step()
+    assert bench.step().did == "waiting"
+    assert {t["reason"] for t in bench.store.turn_views()} == {"rejected_by_gate"}
+
+
+def test_failures_are_tried_three_times_then_set_aside_and_training_goes_on(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.trainer.error = "out of memory"
+    assert [bench.step().did for _ in range(3)] == ["failed"] * 3
+    assert bench.step().did == "waiting"
+    bench.trainer.error = None
+    bench.correct("e", "f", "g", "h")
+    assert bench.step().version == "v1"
+
+
+def test_praise_alone_is_used_up_without_an_update(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d", score=1)
+    assert bench.step().did == "unused"
+    assert bench.trainer.jobs == []
+    assert {t["reason"] for t in bench.store.turn_views()} == {"nothing_to_learn"}
+    assert bench.store.get_state("method") == {"batches": 1}
+
+
+def test_switched_off_it_waits_and_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, train=TrainSettings(batch_size=1, enabled=False))  # type: ignore[call-arg]
+    bench.correct("a")
+    report = bench.step()
+    assert report.did == "waiting"
+    assert "switched off" in report.why
+
+
+@pytest.mark.parametrize(
+    "where", ["in compute", "before publish", "after publish", "before commit", "after commit"]
+)
+def test_killed_anywhere_it_ends_with_the_same_version_and_each_use_once(
+    bench: Bench, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.correct("a", "b", "c", "d")
+    whole = bench.store.finish_update
+    publish = bench.registry.publish
+
+    def killed_publish(*args: Any, **kwargs: Any) -> Path:
+        if where == "after publish":
+            publish(*args, **kwargs)
+        raise Killed
+
+    def killed_finish(*args: Any, **kwargs: Any) -> None:
+        if where == "after commit":
+            whole(*args, **kwargs)
+        raise Killed
+
+    bench.trainer.killed = where == "in compute"
+    if "publish" in where:
+        monkeypatch.setattr(bench.registry, "publish", killed_publish)
+    if "commit" in where:
+        monkeypatch.setattr(bench.store, "finish_update", killed_finish)
+    with pytest.raises(Killed):
+        bench.step()
+    monkeypatch.undo()
+    bench.trainer.killed = False
+
+    again = bench.step()
+    assert again.did == ("waiting" if where == "after commit" else "proposed")
+    assert bench.store.active_version() == "v1"
+    assert bench.registry.versions() == ["v1"]
+    updates = bench.learned()
+    assert set(updates) == {"a", "b", "c", "d"}
+    assert all(len(of_turn) == 1 for of_turn in updates.values())
+    assert bench.store.get_state("method") == {"batches": 1}
+    first, *others = bench.trainer.jobs
+    for other in others:
+        assert replace(other, parent_dir=first.parent_dir) == first, "the resumed job is the same job"
+
+
+def test_number_on_disk_is_never_given_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published, killed before the commit, and then the resumed compute fails: v1 is on disk, but nobody's."""
+    bench.correct("a", "b", "c", "d")
+    monkeypatch.setattr(bench.store, "finish_update", lambda *_, **__: (_ for _ in ()).throw(Killed))
+    with pytest.raises(Killed):
+        bench.step()
+    monkeypatch.undo()
+    bench.trainer.error = "no memory"
+    assert bench.step().did == "failed"
+    bench.trainer.error = None
+    assert bench.step().version == "v2"
