@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,20 @@ from instar.store.steady import Instant
 
 def url_of(path: Path) -> str:
     return f"sqlite:///{path}"
+
+
+@functools.cache
+def _empty_database() -> bytes:
+    """Migrating takes longer than most tests: done once, copied for each."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        open_store(url_of(path)).close()
+        return path.read_bytes()
+
+
+def new_store(path: Path, **clocks: Any) -> SqlStore:
+    path.write_bytes(_empty_database())
+    return open_store(url_of(path), **clocks)
 
 
 @dataclass
@@ -68,7 +84,7 @@ class Scene:
     steady: FakeSteady = field(default_factory=FakeSteady)
 
     def __post_init__(self) -> None:
-        self.store: SqlStore = open_store(url_of(self.path), clock=self.clock, steady=self.steady)
+        self.store: SqlStore = new_store(self.path, clock=self.clock, steady=self.steady)
 
     def answered(self, turn_id: str, *, outcome: dict[str, Any] | None = None, **turn: Any) -> str:
         self.store.open_turns([make_turn(turn_id, **turn)], [])

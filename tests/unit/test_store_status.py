@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from instar.records import NextKind, Source
+from tests.kit.store_scenes import Scene, make_turn
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "instar.db")
+
+
+def test_a_view_tells_everything_about_a_turn(scene: Scene) -> None:
+    messages = [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": [{"type": "text", "text": "the"}, {"type": "text", "text": "last"}]},
+        {"role": "tool", "content": "output"},
+    ]
+    scene.answered("t", messages=messages, parent_id="p")
+    scene.said("t", "too long")
+    scene.judge("t", -1, votes=(-1, -1, 1), hint="too long", why="Two of three heads said so.")
+    [view] = scene.store.turn_views()
+    assert view == {
+        "id": "t", "session_id": "s", "episode_id": "t", "parent_id": "p", "kind": "main", "version": "base",
+        "status": "done", "finish_reason": "stop", "created_at": 100.0, "prompt_tokens": 3, "response_tokens": 2,
+        "question": "the\nlast", "answer": "answer t", "next_states": [{"kind": "user_reply", "text": "too long"}],
+        "score": -1, "votes": [-1, -1, 1], "link": "a link", "hint": "too long",
+        "why": "Two of three heads said so.", "learned": False, "updates": [], "reason": None,
+    }  # fmt: skip
+    json.dumps(view)
+
+
+def test_a_view_of_a_turn_that_has_only_begun(scene: Scene) -> None:
+    scene.store.open_turns([make_turn("t", messages=[{"role": "system", "content": "x"}])], [])
+    [view] = scene.store.turn_views()
+    assert (view["status"], view["question"], view["answer"], view["score"]) == ("open", "", "", None)
+
+
+def test_an_abstention_is_shown_with_its_reason(scene: Scene) -> None:
+    scene.answered("t")
+    scene.said("t", "hm")
+    scene.judge("t", None, why="The heads disagree.")
+    [view] = scene.store.turn_views()
+    assert (view["score"], view["why"]) == (None, "The heads disagree.")
+
+
+def test_views_newest_first_page_by_page_and_by_session(scene: Scene) -> None:
+    for n in range(5):
+        scene.answered(f"t{n}", session_id="odd" if n % 2 else "even", created_at=-float(n))
+    ids = [v["id"] for v in scene.store.turn_views(limit=2)]
+    assert ids == ["t4", "t3"]
+    assert [v["id"] for v in scene.store.turn_views(limit=2, before="t3")] == ["t2", "t1"]
+    assert [v["id"] for v in scene.store.turn_views(session_id="odd")] == ["t3", "t1"]
+    assert scene.store.turn_views(before="t0") == []
+    assert scene.store.turn_views(before="ghost") == []
+
+
+def test_counts(scene: Scene) -> None:
+    assert scene.store.counts() == {
+        "turns": {}, "judged": {}, "waiting": {"unjudged": 0, "trainable": 0}, "used": 0, "reasons": {},
+    }  # fmt: skip
+    for turn_id, score in (("a", 1), ("b", -1), ("c", -1)):
+        scene.corrected(turn_id, score=score)
+    scene.answered("d")
+    scene.said("d", "hm")
+    scene.judge("d", None)
+    scene.answered("e")
+    scene.said("e", "no")
+    scene.answered("off", learn=False)
+    scene.store.open_turns([make_turn("open")], [])
+    update = scene.store.begin_update(["a"], "base", "{}", passes=2)
+    scene.store.finish_update(update.id, status="proposed", version="v1", note=None, activate=False)
+    assert scene.store.counts() == {
+        "turns": {"done": 6, "open": 1}, "judged": {"1": 1, "-1": 2, "none": 1},
+        "waiting": {"unjudged": 1, "trainable": 2}, "used": 1, "reasons": {"opted_out": 1},
+    }  # fmt: skip
+
+
+def test_the_last_activation_is_in_force_whatever_the_date_says(scene: Scene) -> None:
+    assert scene.store.active_version() == "base"
+    scene.store.activate("v2", "by hand")
+    scene.clock.wall -= 86_400
+    scene.store.activate("v1", "back")
+    assert scene.store.active_version() == "v1"
+    assert [(a.version, a.reason) for a in scene.store.activations()] == [("v1", "back"), ("v2", "by hand")]
+    assert len(scene.store.activations(limit=1)) == 1
+
+
+def test_when_was_the_last_reaction(scene: Scene) -> None:
+    assert scene.store.last_reaction_at() is None
+    scene.answered("t")
+    assert scene.store.last_reaction_at() is None
+    scene.said("t", "no")
+    assert scene.store.last_reaction_at() == 200.0
+    scene.judge("t", 1, Source.USER)
+    assert scene.store.last_reaction_at() == 250.0
+    scene.feedback("t", "x", 1)
+    assert scene.store.last_reaction_at() == 300.0
+    scene.said("t", "exit 0", NextKind.TOOL_RESULT)
+    assert scene.store.last_reaction_at() == 250.0, "the newest of each, not the largest date ever seen"
+
+
+def test_loops_say_that_they_live(scene: Scene) -> None:
+    scene.store.heartbeat("judge", {"doing": "waiting", "judged": 1})
+    scene.clock.advance(5)
+    scene.store.heartbeat("judge", {"doing": "judging"})
+    scene.store.heartbeat("trainer", {})
+    assert scene.store.heartbeats() == {
+        "judge": {"doing": "judging", "at": scene.clock.wall},
+        "trainer": {"at": scene.clock.wall},
+    }
+
+
+def test_documents_are_replaced_whole(scene: Scene) -> None:
+    assert scene.store.get_state("x") is None
+    scene.store.put_state("x", {"a": 1, "t": "\ud800\x00"})
+    scene.store.put_state("x", {"b": [1.5, None]})
+    scene.store.put_state("y", {})
+    assert scene.store.get_state("x") == {"b": [1.5, None]}
+    assert scene.store.get_state("y") == {}
