@@ -64,7 +64,10 @@ class Completion:
 class Answer(Protocol):
     """An answer being sampled. Iterating gives its tokens; `cancel` frees its slot, at any time, twice too."""
 
-    prompt_logprobs: list[dict[int, float] | None] | None
+    @property
+    def prompt_logprobs(self) -> list[dict[int, float] | None] | None:
+        """Per prompt token id → ln p, None for the first; whole once the answer has begun."""
+        ...
 
     def __aiter__(self) -> AsyncIterator[TokenChunk]: ...
 

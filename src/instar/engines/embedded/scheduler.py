@@ -1,0 +1,255 @@
+"""Continuous batching: one thread that admits, prefills in chunks, decodes, and delivers.
+
+Each round of the loop runs at most one chunk of one prompt and then one decode step for all streams, so a long
+prompt costs the others one chunk a token and never the whole. Streams of all versions share the decode batch.
+
+The thread talks to the rest only through a lock-protected inbox and through `deliver`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+import torch
+
+from instar.config import EngineSettings
+from instar.engines import wire
+from instar.engines.embedded.adapters import Adapter
+from instar.engines.embedded.kv import StreamCache
+from instar.engines.embedded.model import Model, Stream
+from instar.engines.embedded.prefixes import Prefixes
+from instar.engines.embedded.sampler import Choosing, Sampled, is_usable, sample
+from instar.errors import RequestError
+from instar.ports import TokenChunk
+
+log = structlog.get_logger("instar.engine")
+
+Event = TokenChunk | RequestError
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on its way through the scheduler. Only `cancelled` is set from outside its thread."""
+
+    request: wire.Completion
+    adapter: Adapter | None
+    choosing: Choosing
+    cancelled: bool = False
+    stream: Stream | None = None
+    prefilled: int = 0
+    sampled: list[int] = field(default_factory=list)
+    prompt_logprobs: list[dict[int, float] | None] | None = None
+
+    @property
+    def reserved(self) -> int:
+        """Tokens of memory this answer may come to need."""
+        return len(self.request.prompt_ids) + self.request.max_tokens
+
+
+Deliver = Callable[[list[tuple[Job, Event]]], None]
+
+
+def new_job(request: wire.Completion, adapter: Adapter | None) -> Job:
+    source = random.Random(request.seed)
+    choosing = Choosing(request.temperature, request.top_p, source, request.alternatives or 0)
+    return Job(request, adapter, choosing)
+
+
+class Scheduler(threading.Thread):
+    """See the module. `deliver` is called from this thread with what a round brought forth."""
+
+    def __init__(self, model: Model, settings: EngineSettings, deliver: Deliver) -> None:
+        super().__init__(name="instar-engine", daemon=True)
+        self._model, self._settings, self._deliver = model, settings, deliver
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[int, int, Job]] = []
+        self._order = itertools.count()
+        self._stopping = False
+        self._prefilling: deque[Job] = deque()
+        self._decoding: list[Job] = []
+        self._prefixes = Prefixes(model.layout, settings.max_cached_tokens)
+
+    # ── called from other threads ───────────────────────────────────────────────────────────────────────
+
+    def submit(self, job: Job) -> None:
+        """Queue a request. Raises RequestError (429) when too many wait already."""
+        with self._changed:
+            if self._stopping:
+                raise RequestError("The engine is stopping.", status=503, code="not_ready")
+            alive = sum(not waiting.cancelled for _, _, waiting in self._waiting)
+            if alive >= self._settings.max_waiting:
+                raise wire.queue_full()
+            heapq.heappush(self._waiting, (job.request.priority, next(self._order), job))
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        job.cancelled = True
+        with self._changed:
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Ask the thread to end after its round; answers under way get no more."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def forget(self, adapter: Adapter) -> None:
+        """An adapter was unloaded: drop what is remembered under it."""
+        self._prefixes.forget(adapter)
+
+    # ── the loop ────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> None:
+        torch.set_grad_enabled(False)
+        while self._admit():
+            events: list[tuple[Job, Event]] = []
+            self._drop_cancelled()
+            if self._prefilling:
+                self._guarded([self._prefilling[0]], self._prefill_chunk, events)
+            if self._decoding:
+                self._guarded(list(self._decoding), self._decode_step, events)
+            if events:
+                self._deliver(events)
+
+    def _admit(self) -> bool:
+        """Take waiting requests in, as far as streams and memory reach. Sleeps when there is nothing to do."""
+        with self._changed:
+            while not self._stopping:
+                while self._waiting and self._fits(self._waiting[0][2]):
+                    self._begin(heapq.heappop(self._waiting)[2])
+                if self._prefilling or self._decoding:
+                    return True
+                self._changed.wait()
+        return False
+
+    def _fits(self, job: Job) -> bool:
+        if job.cancelled:
+            return True
+        running = [*self._prefilling, *self._decoding]
+        if len(running) >= self._settings.max_streams:
+            return False
+        used = sum(other.reserved for other in running)
+        return used + job.reserved <= self._settings.max_cached_tokens
+
+    def _begin(self, job: Job) -> None:
+        if job.cancelled:
+            return
+        request = job.request
+        others = sum(other.reserved for other in [*self._prefilling, *self._decoding])
+        self._prefixes.make_room(self._settings.max_cached_tokens - others - job.reserved)
+        cache = StreamCache(self._model.layout, job.reserved)
+        if request.prompt_alternatives is None:  # log-probs of a prompt need every position computed
+            self._prefixes.fill(cache, job.adapter, request.prompt_ids)
+        job.stream, job.prefilled = Stream(cache, job.adapter), cache.length
+        self._prefilling.append(job)
+
+    def _drop_cancelled(self) -> None:
+        for job in [job for job in (*self._prefilling, *self._decoding) if job.cancelled]:
+            self._end(job)
+
+    def _end(self, job: Job) -> None:
+        """The answer is over: free its slot; its keys and values may serve the conversation's next request."""
+        if job in self._decoding:
+            self._decoding.remove(job)
+        else:
+            self._prefilling.remove(job)
+        stream, job.stream = job.stream, None
+        if stream is not None and stream.cache.length:
+            known = (job.request.prompt_ids + job.sampled)[: stream.cache.length]
+            self._prefixes.keep(stream.cache, job.adapter, known)
+
+    def _guarded(
+        self,
+        jobs: list[Job],
+        step: Callable[[list[Job], list[tuple[Job, Event]]], None],
+        events: list[tuple[Job, Event]],
+    ) -> None:
+        """The boundary of a request: what fails in a pass fails its requests, and the loop goes on."""
+        try:
+            step(jobs, events)
+        except Exception as error:
+            log.exception("a pass failed", requests=len(jobs))
+            failed = RequestError(f"The engine failed: {error}", status=500, kind="internal_error")
+            delivered = {id(job) for job, _ in events}
+            for job in jobs:
+                if job.stream is not None:
+                    job.stream.cache.length = 0  # nobody knows how much of it was written
+                    self._end(job)
+                if id(job) not in delivered:
+                    events.append((job, failed))
+
+    def _prefill_chunk(self, jobs: list[Job], events: list[tuple[Job, Event]]) -> None:
+        job = jobs[0]
+        assert job.stream is not None
+        request = job.request
+        stop = min(job.prefilled + self._settings.prefill_chunk, len(request.prompt_ids))
+        ids = request.prompt_ids[job.prefilled : stop]
+        scored = request.prompt_alternatives is not None
+        logits = self._model.prefill(job.stream, ids, all_logits=scored)
+        if scored:
+            _score_prompt(job, logits, stop)
+        job.prefilled = stop
+        if stop == len(request.prompt_ids):
+            self._prefilling.popleft()
+            self._decoding.append(job)
+            self._take([job], logits[-1:], events)
+        elif len(self._prefilling) > 1:
+            self._prefilling.rotate(-1)  # prompts take turns: a short one does not wait for a long one
+
+    def _decode_step(self, jobs: list[Job], events: list[tuple[Job, Event]]) -> None:
+        jobs.sort(key=lambda job: id(job.adapter))  # rows of one version side by side
+        streams = [job.stream for job in jobs if job.stream is not None]
+        logits = self._model.decode(streams, [job.sampled[-1] for job in jobs])
+        self._take(jobs, logits, events)
+
+    def _take(self, jobs: list[Job], logits: torch.Tensor, events: list[tuple[Job, Event]]) -> None:
+        """Sample a token for each job from its row of logits."""
+        for job, sampled in zip(jobs, sample(logits, [job.choosing for job in jobs]), strict=True):
+            if not is_usable(sampled):
+                assert job.stream is not None
+                job.stream.cache.length = 0
+                self._end(job)
+                events.append((job, _not_finite(job)))
+                continue
+            job.sampled.append(sampled.token_id)
+            finish = _finish(job, sampled)
+            top = [sampled.top] if job.request.alternatives else None
+            events.append((job, TokenChunk([sampled.token_id], [sampled.logprob], finish, top)))
+            if finish is not None:
+                self._end(job)
+
+
+def _finish(job: Job, sampled: Sampled) -> str | None:
+    if sampled.token_id in job.request.stop_ids:
+        return "stop"
+    return "length" if len(job.sampled) >= job.request.max_tokens else None
+
+
+def _not_finite(job: Job) -> RequestError:
+    return RequestError(
+        f"'{job.request.model}' gives values that are not finite; it cannot be served.",
+        status=500,
+        kind="internal_error",
+        code="not_finite",
+    )
+
+
+def _score_prompt(job: Job, logits_TV: torch.Tensor, stop: int) -> None:
+    """Log-probs of the prompt's own tokens: the row after token i predicts token i + 1."""
+    prompt, count = job.request.prompt_ids, job.request.prompt_alternatives or 0
+    if job.prompt_logprobs is None:
+        job.prompt_logprobs = [None]
+    following = prompt[job.prefilled + 1 : stop + 1]
+    logprobs = torch.log_softmax(logits_TV[: len(following)].float(), dim=-1)
+    wanted = torch.tensor(following, dtype=torch.long, device=logits_TV.device)[:, None]
+    own = logprobs.gather(1, wanted)[:, 0].tolist()
+    values, places = (found.tolist() for found in logprobs.topk(max(count, 1), dim=-1))
+    for token_id, value, top, at in zip(following, own, values, places, strict=True):
+        job.prompt_logprobs.append({token_id: value, **dict(zip(at[:count], top[:count], strict=True))})
