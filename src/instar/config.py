@@ -33,6 +33,9 @@ class EngineSettings(Group):
     max_loras: int = Field(4, ge=2, description="versions held in memory at the same time")
     max_lora_rank: int = Field(64, ge=1, description="largest adapter rank that can be served")
     prefill_chunk: int = Field(128, ge=16, description="prompt tokens computed between two decode steps")
+    max_cached_tokens: int = Field(
+        32_768, ge=64, description="tokens of all answers together that the embedded engine holds in memory"
+    )
 
 
 class JudgeSettings(Group):

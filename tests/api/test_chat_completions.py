@@ -131,9 +131,10 @@ async def test_client_that_leaves_cancels_its_turn(live: Live) -> None:
     assert live.judge_items() == []
 
 
-async def test_client_that_leaves_without_streaming_cancels_too(live: Live) -> None:
-    live.engine.gate = asyncio.Event()
-    asking = asyncio.create_task(live.ask("hi"))
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_that_leaves_before_the_first_token_cancels_too(live: Live, stream: bool) -> None:
+    live.engine.prefill = asyncio.Event()
+    asking = asyncio.create_task(live.ask("hi", stream=stream))
     while not live.engine.sampling:
         await asyncio.sleep(0.01)
     asking.cancel()

@@ -25,6 +25,7 @@ class FakeEngine:
         self.refuse: EngineError | None = None
         self.load_error: EngineError | None = None
         self.gate: asyncio.Event | None = None  # sampling waits for it after the first token
+        self.prefill: asyncio.Event | None = None  # sampling waits for it before the first token
         self.prompts: list[list[int]] = []
         self.aborted = 0
         self.sampling = 0
@@ -46,6 +47,8 @@ class FakeEngine:
         self.sampling += 1
         finished = False
         try:
+            if self.prefill:
+                await self.prefill.wait()
             for at, token_id in enumerate(ids):
                 if self.fail_after is not None and at >= self.fail_after:
                     raise EngineUnavailable("the connection broke")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -24,6 +24,7 @@ from instar.records import BASE, Sampling
 SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session_id")
 PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
 
+T = TypeVar("T")
 Events = AsyncGenerator[Serving | Piece | Ended, None]
 
 
@@ -54,7 +55,7 @@ class ChatApi:
         wanted = self._to_request(body, request)
         events = self.serve_turn.serve(wanted, caller)
         if body.stream:
-            return await self._stream(events, body)
+            return await self._stream(request, events, body)
         return await _unless_client_leaves(request, self._collect(events, body))
 
     def _to_request(self, body: ChatBody, request: Request) -> ChatRequest:
@@ -83,9 +84,9 @@ class ChatApi:
             top_logprobs=(body.top_logprobs or 0) if body.logprobs else 0,
         )
 
-    async def _stream(self, events: Events, body: ChatBody) -> Response:
+    async def _stream(self, request: Request, events: Events, body: ChatBody) -> Response:
         """Waits for the first piece, so that an error before it still gets its own status."""
-        serving, first = await _begin(events)
+        serving, first = await _unless_client_leaves(request, _begin(events))
         chunks = self._chunks(serving, first, events, body)
         return EventStream(chunks, headers=turn_headers(serving))
 
@@ -257,7 +258,7 @@ class _Frame:
         return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
-async def _unless_client_leaves(request: Request, work: Any) -> Response:
+async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Cancels the work, and with it the sampling, when nobody waits for the answer any more."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(client_left(request.receive))
@@ -265,8 +266,7 @@ async def _unless_client_leaves(request: Request, work: Any) -> Response:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise RequestError("The client left.", status=499)
-        result: Response = task.result()
-        return result
+        return task.result()
     finally:
         watch.cancel()
         task.cancel()
