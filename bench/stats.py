@@ -1,0 +1,121 @@
+"""Shares with bounds. "Lower 95 %" is one-sided everywhere: the value is above it with 95 % confidence."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Z_ONE_SIDED = 1.6448536269514722
+Z_TWO_SIDED = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """k of n, with Wilson's score bounds (one-sided 95 % each)."""
+
+    k: int
+    n: int
+
+    @property
+    def value(self) -> float:
+        return self.k / self.n if self.n else math.nan
+
+    @property
+    def lower(self) -> float:
+        return wilson(self.k, self.n)[0]
+
+    @property
+    def upper(self) -> float:
+        return wilson(self.k, self.n)[1]
+
+    def json(self) -> dict[str, float | int | None]:
+        if not self.n:
+            return {"k": 0, "n": 0, "share": None, "lower95": None, "upper95": None}
+        return {
+            "k": self.k,
+            "n": self.n,
+            "share": round(self.value, 4),
+            "lower95": round(self.lower, 4),
+            "upper95": round(self.upper, 4),
+        }
+
+
+def share(flags: Sequence[bool]) -> Share:
+    return Share(sum(flags), len(flags))
+
+
+def wilson(k: int, n: int, z: float = Z_ONE_SIDED) -> tuple[float, float]:
+    """Wilson's score interval for k successes in n trials (E. B. Wilson, 1927). Needs n > 0."""
+    p, z2 = k / n, z * z
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = z / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def ratio_lower(after: Share, before: Share, z: float = Z_ONE_SIDED) -> float:
+    """Lower bound of after/before for independent shares: Katz's log interval with half a case added, so
+    that shares of 1 keep an uncertainty (Katz et al., 1978; Walter, 1975)."""
+    if not after.k or not before.k:
+        return 0.0
+    a, n, b, m = after.k + 0.5, after.n + 0.5, before.k + 0.5, before.n + 0.5
+    spread = math.sqrt(1 / a - 1 / n + 1 / b - 1 / m)
+    return math.exp(math.log((a / n) / (b / m)) - z * spread)
+
+
+Groups = dict[str, list[bool]]
+"""Flags of the answers to one question, under the question."""
+
+
+def bootstrap_ratio_lower(after: Groups, before: Groups, *, draws: int = 4000, seed: int = 0) -> float:
+    """Lower 95 % bound of after/before when answers to one question resemble each other: questions are drawn
+    with replacement, before and after together."""
+    keys = sorted(set(after) & set(before))
+    if not keys:
+        return 0.0
+    rng, ratios = random.Random(seed), list[float]()
+    for _ in range(draws):
+        drawn = rng.choices(keys, k=len(keys))
+        up = _share_of(after, drawn)
+        down = _share_of(before, drawn)
+        ratios.append(up / down if down else 0.0)
+    ratios.sort()
+    return ratios[int(0.05 * draws)]
+
+
+def _share_of(groups: Groups, keys: Sequence[str]) -> float:
+    total = sum(len(groups[k]) for k in keys)
+    return sum(sum(groups[k]) for k in keys) / total
+
+
+def ratio(after: Groups, before: Groups) -> dict[str, float | None]:
+    """after/before with the lower of both bounds: the careful reading."""
+    a = share([f for flags in after.values() for f in flags])
+    b = share([f for flags in before.values() for f in flags])
+    if not a.n or not b.k:
+        return {"ratio": None, "lower95": None}
+    lower = min(ratio_lower(a, b), bootstrap_ratio_lower(after, before))
+    return {"ratio": round(a.value / b.value, 4), "lower95": round(lower, 4)}
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """The q-th percentile (0–100) with linear interpolation. Needs a value."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * q / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def summary(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Count, mean, median, 95th percentile, largest; None where there is nothing."""
+    if not values:
+        return {"n": 0, "mean": None, "median": None, "p95": None, "max": None}
+    return {
+        "n": len(values),
+        "mean": round(sum(values) / len(values), 3),
+        "median": round(percentile(values, 50), 3),
+        "p95": round(percentile(values, 95), 3),
+        "max": round(max(values), 3),
+    }
