@@ -191,6 +191,54 @@ def test_child_that_keeps_dying_later_is_not_given_up(tmp_path: Path) -> None:
     assert made.children["trainer"].restarts == 5
 
 
+def test_what_the_user_can_mend_is_told_by_the_event(tmp_path: Path) -> None:
+    failing = "import sys; print('error: There is no embedding called x.'); sys.exit(2)"
+    made, events = supervisor(tmp_path, {"gateway": POLITE, "judge": failing})
+
+    def tell(text: str) -> None:
+        events.append(text)
+        if "started again" in text:
+            made.signals.set()
+
+    made.events = tell
+    assert made.run() == 0
+    assert any(event.startswith("judge ended: There is no embedding called x.;") for event in events)
+
+
+def test_machine_without_room_for_a_process_is_survived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, events = supervisor(tmp_path, {"gateway": POLITE, "judge": "raise SystemExit(3)"})
+    start = Child.start
+
+    def sometimes(self: Child) -> None:
+        if self.started_at and self.name == "judge" and not any("cannot be started" in e for e in events):
+            raise BlockingIOError("no more processes")
+        start(self)
+
+    monkeypatch.setattr(Child, "start", sometimes)
+
+    def tell(text: str) -> None:
+        events.append(text)
+        if "started again" in text:
+            made.signals.set()
+
+    made.events = tell
+    assert made.run() == 0
+    assert any("cannot be started now (no more processes)" in event for event in events)
+
+
+def test_full_disk_does_not_end_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(run_dir: Path, record: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("instar.workers.supervisor.write_pids", full)
+    made, events = supervisor(tmp_path, {"gateway": POLITE})
+    made.on_ready = made.signals.set
+    assert made.run() == 0
+    assert any("No space left" in event for event in events)
+
+
 def test_killed_supervisor_takes_its_children_along(tmp_path: Path) -> None:
     program = f"""
 import sys

@@ -88,8 +88,12 @@ class Child:
                 self.backoff.reset()
             return None
         self._forget(status)
-        self.due_at = self.clock() + self.backoff.fail()
+        self.postpone()
         return status
+
+    def postpone(self) -> None:
+        """Be due after the next, longer pause."""
+        self.due_at = self.clock() + self.backoff.fail()
 
     @property
     def due(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -55,12 +56,14 @@ def end_orphans(run_dir: Path, patience_s: float) -> list[str]:
     store, or an old gateway on our port, would do harm.
     """
     loops = read_pids(run_dir).get("loops", {})
-    left = {name: psutil.Process(loop["pid"]) for name, loop in loops.items() if loop["alive"]}
+    left = {name: loop for name, loop in loops.items() if loop["alive"]}
     deadline = time.monotonic() + patience_s
     while left and time.monotonic() < deadline:
         time.sleep(0.1)
-        left = {name: process for name, process in left.items() if created_at(process.pid) is not None}
-    for process in left.values():
-        process.kill()
-    psutil.wait_procs(list(left.values()), timeout=5)
+        left = {name: loop for name, loop in left.items() if is_same_process(loop["pid"], loop["created"])}
+    for loop in left.values():
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(loop["pid"])
+            process.kill()
+            process.wait(timeout=5)
     return sorted(left)

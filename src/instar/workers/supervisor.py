@@ -117,8 +117,7 @@ class Supervisor:
                 self._mourn(child, status)
             elif child.started_at and child.due:
                 changed = True
-                child.restart()
-                self.events(f"{child.name} started again (restart {child.restarts})")
+                self._restart(child)
         if not self.was_ready and self.ready():
             self.was_ready = True
             self.on_ready()
@@ -127,6 +126,16 @@ class Supervisor:
             self._start(BACK)
         elif changed:
             self._record()
+
+    def _restart(self, child: Child) -> None:
+        """The boundary: a machine out of memory or processes today may have some in a while."""
+        try:
+            child.restart()
+        except OSError as error:
+            child.postpone()
+            self.events(f"{child.name} cannot be started now ({error}); trying again")
+        else:
+            self.events(f"{child.name} started again (restart {child.restarts})")
 
     def _known(self, names: tuple[str, ...]) -> list[str]:
         return [name for name in names if name in self.children]
@@ -139,27 +148,32 @@ class Supervisor:
 
     def _mourn(self, child: Child, status: int) -> None:
         """Say that a child died. Before the first readiness, give up on what cannot get better."""
+        why = last_lines(child.log_path, 1).removeprefix("error: ") if status == USER_ERROR else ""
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
         if not self.was_ready and child.name in FRONT:
             if status == USER_ERROR:
-                raise ConfigError(f"The {child.name} cannot start: {last_lines(child.log_path, 1)}")
+                raise ConfigError(f"The {child.name} cannot start: {why}")
             if child.restarts + 1 >= START_ATTEMPTS:
                 raise ConfigError(
                     f"The {child.name} ended {START_ATTEMPTS} times while starting (last: {how}). "
                     f"Its log {child.log_path} ends:\n{last_lines(child.log_path)}"
                 )
         pause_s = max(0.0, child.due_at - child.clock())
-        self.events(f"{child.name} ended ({how}, see {child.log_path}); starting again in {pause_s:.1f} s")
+        reason = f": {why}" if why else f" ({how}, see {child.log_path})"
+        self.events(f"{child.name} ended{reason}; starting again in {pause_s:.1f} s")
 
     def _record(self) -> None:
-        write_pids(
-            self.run_dir,
-            {
-                "supervisor": {"pid": os.getpid(), "created": created_at(os.getpid())},
-                "ready": self.was_ready,
-                "loops": {name: child.facts() for name, child in self.children.items()},
-            },
-        )
+        """For `instar status` only, so a full disk does not end the server."""
+        own = os.getpid()
+        record = {
+            "supervisor": {"pid": own, "created": created_at(own)},
+            "ready": self.was_ready,
+            "loops": {name: child.facts() for name, child in self.children.items()},
+        }
+        try:
+            write_pids(self.run_dir, record)
+        except OSError as error:
+            self.events(f"the record of processes cannot be written: {error}")
 
     # ── stopping ──────────────────────────────────────────────────────────────────────────────────────
     @contextmanager
