@@ -132,6 +132,10 @@ class EmbeddedBackend:
         if adapter is not None and self._scheduler is not None:
             self._scheduler.forget(adapter)
 
+    def is_idle(self) -> bool:
+        """No request waits or runs."""
+        return self._scheduler is not None and self._scheduler.is_idle()
+
     async def submit(self, request: wire.Completion) -> wire.Answer:
         assert self._scheduler is not None
         adapter = None

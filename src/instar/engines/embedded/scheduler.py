@@ -83,8 +83,11 @@ class Scheduler(threading.Thread):
         with self._changed:
             if self._stopping:
                 raise RequestError("The engine is stopping.", status=503, code="not_ready")
+            # counted with those that run: one that could start at once does not "wait", even if the thread
+            # has not come round to it yet
             alive = sum(not waiting.cancelled for _, _, waiting in self._waiting)
-            if alive >= self._settings.max_waiting:
+            alive += len(self._prefilling) + len(self._decoding)
+            if alive >= self._settings.max_waiting + self._settings.max_streams:
                 raise wire.queue_full()
             heapq.heappush(self._waiting, (job.request.priority, next(self._order), job))
             self._changed.notify()
@@ -93,6 +96,11 @@ class Scheduler(threading.Thread):
         job.cancelled = True
         with self._changed:
             self._changed.notify()
+
+    def is_idle(self) -> bool:
+        with self._changed:
+            waiting = any(not job.cancelled for _, _, job in self._waiting)
+            return not (waiting or self._prefilling or self._decoding)
 
     def stop(self) -> None:
         """Ask the thread to end after its round; answers under way get no more."""
