@@ -1,0 +1,94 @@
+"""What is printed: the figures of one arm beside the figures to reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Figures = dict[str, Any]
+
+
+def print_arm(arm: str, figures: Figures) -> None:
+    console = Console(width=110)
+    console.rule(arm)
+    kind = arm.split("-")[0]
+    {"learn": _learn, "random": _learn, "latency": _latency, "longprompt": _longprompt, "kill": _kill}[kind](
+        console, arm, figures
+    )
+
+
+def _learn(console: Console, arm: str, figures: Figures) -> None:
+    pooled = figures["pooled"]
+    table = Table(box=None, header_style="bold")
+    for column in ("share", "before", "after", "after, 95 % bounds", "of base's (lower 95 %)"):
+        table.add_column(column)
+    for name in ("kept", "coherent", "relevant", "kept_and_relevant", "cut"):
+        row = pooled[name]
+        after, of_base = row["after"], row.get("of_base")
+        bounds = f"{_two(after['lower95'])} to {_two(after['upper95'])}"
+        relative = f"{_two(of_base['ratio'])} ({_two(of_base['lower95'])})" if of_base else ""
+        table.add_row(name, _two(row["before"]["share"]), _two(after["share"]), bounds, relative)
+    console.print(table)
+    for seed, line in figures["per_seed"].items():
+        served = ", ".join(line["served_after"])
+        console.print(
+            f"seed {seed}: kept {_two(line['kept']['before']['share'])} → {_two(line['kept']['after']['share'])}"
+            f" under {served}; {line['updates']} updates; {_two(line['words_after'])} words an answer;"
+            f" {line['wall_s']} s"
+        )
+    judge = figures["judge"]
+    console.print(
+        f"judge: agrees with the user {_two(judge['agree']['share'])}, wrong sign {judge['wrong_sign']},"
+        f" abstained {judge['abstained']} of {judge['agree']['n']}"
+    )
+    console.print(f"from the filling reaction to serving, s: {figures['seconds_to_serve']['full_batches']}")
+    for goal, reached in goals(arm, figures).items():
+        console.print(f"{'reached' if reached else '[red]missed[/red] '}  {goal}")
+
+
+def goals(arm: str, figures: Figures) -> dict[str, bool]:
+    """The figures to reach, each with whether it was. Only for the arms that learn."""
+    pooled = figures["pooled"]
+    if arm == "random":
+        base, upper = pooled["kept"]["before"]["share"], pooled["kept"]["after"]["upper95"]
+        return {"control: upper 95 % bound at most base + .15": upper <= base + 0.15}
+    lines = figures["per_seed"].values()
+    slowest = figures["seconds_to_serve"]["full_batches"]["max"]
+    return {
+        "kept before at most .1": pooled["kept"]["before"]["share"] <= 0.1,
+        "kept after at least .8, pooled": pooled["kept"]["after"]["share"] >= 0.8,
+        "kept after at least .8, every seed": all(ln["kept"]["after"]["share"] >= 0.8 for ln in lines),
+        "at least 3 seeds": len(figures["seeds"]) >= 3,
+        "coherence at least .9 of base's (lower bound)": pooled["coherent"]["of_base"]["lower95"] >= 0.9,
+        "relevance at least .9 of base's (lower bound)": pooled["relevant"]["of_base"]["lower95"] >= 0.9,
+        "no failed request": figures["failed_requests"] == 0,
+        "slowest full batch served within 60 s": slowest is not None and slowest <= 60,
+    }
+
+
+def _latency(console: Console, arm: str, figures: Figures) -> None:
+    for name in ("training", "no_training"):
+        run = figures[name]
+        console.print(
+            f"{name}: {run['requests']} requests, {run['failures']} failed, {run['two_versions']} of two versions,"
+            f" {run['updates']} updates, median {run['total_s']['median']} s, p95 {run['total_s']['p95']} s"
+        )
+    for name in ("share_slower_than_twice_own_median", "points_more_while_training",
+                 "points_more_while_training_strict", "median_ratio"):  # fmt: skip
+        console.print(f"{name}: {figures.get(name)}")
+
+
+def _longprompt(console: Console, arm: str, figures: Figures) -> None:
+    console.print(f"prompt tokens: {figures['prompt_tokens']}")
+    console.print(f"full batches, s: {figures['full_batches']} (to reach: at most 180)")
+
+
+def _kill(console: Console, arm: str, figures: Figures) -> None:
+    for name, value in figures.items():
+        console.print(f"{name}: {value}")
+
+
+def _two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
