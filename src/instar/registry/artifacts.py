@@ -47,7 +47,7 @@ class FolderRegistry:
         """
         version_number(manifest.name)
         final = self.root / manifest.name
-        with self._locked(), _explained(f"{manifest.name} cannot be published"):
+        with _explained(f"{manifest.name} cannot be published"), self._locked():
             if os.path.lexists(final):
                 self._same_update(manifest)
             else:
