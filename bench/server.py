@@ -52,6 +52,7 @@ class Server:
     def start(self) -> None:
         """Returns when GET /ready says yes. Raises ServerDied."""
         began = time.monotonic()
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(),

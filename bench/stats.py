@@ -55,11 +55,11 @@ def wilson(k: int, n: int, z: float = Z_ONE_SIDED) -> tuple[float, float]:
 
 
 def ratio_lower(after: Share, before: Share, z: float = Z_ONE_SIDED) -> float:
-    """Lower bound of after/before for independent shares: Katz's log interval with half a case added, so
-    that shares of 1 keep an uncertainty (Katz et al., 1978; Walter, 1975)."""
+    """Lower bound of after/before for independent shares: Katz's log interval (Katz et al., 1978) with half
+    a case added to hits and to misses, so that shares of 1 keep an uncertainty."""
     if not after.k or not before.k:
         return 0.0
-    a, n, b, m = after.k + 0.5, after.n + 0.5, before.k + 0.5, before.n + 0.5
+    a, n, b, m = after.k + 0.5, after.n + 1, before.k + 0.5, before.n + 1
     spread = math.sqrt(1 / a - 1 / n + 1 / b - 1 / m)
     return math.exp(math.log((a / n) / (b / m)) - z * spread)
 
