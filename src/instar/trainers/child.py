@@ -1,0 +1,84 @@
+"""The compute child: `python -m instar.trainers.child THREADS`.
+
+It reads one JSON line per job from stdin (`{"job": FOLDER}`) and answers each with one line on stdout
+(`{"result": {...}}` or `{"error": "..."}`). It lives in the idle scheduling class, so that it computes in the
+time which serving leaves; it never opens the store, since an idle process that holds the write lock would stall
+every chat. When its stdin ends, its parent is gone and it ends at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+
+from instar.errors import InstarError
+
+
+def yield_to_others() -> None:
+    """Take only the time that nobody else wants; where there is no idle class, be as nice as can be."""
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(19)
+
+
+def keep_memory() -> None:
+    """Ask glibc not to hand freed memory back: the same gigabyte is needed in every step (30 % of its time)."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another C library
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+    mallopt(mmap_threshold, 2**30)
+    mallopt(trim_threshold, 2**31 - 1)
+    mallopt(top_pad, 2**26)
+
+
+def read_jobs(source: IO[str], jobs: queue.SimpleQueue[str]) -> None:
+    """Pass lines on; at the end of the stream the parent is gone, and nothing computed would find a reader."""
+    for line in source:
+        jobs.put(line)
+    os._exit(0)
+
+
+def claim_stdout() -> IO[str]:
+    """The protocol's own stream. Whatever a library prints goes to stderr from now on."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    return answers
+
+
+def answer(line: str) -> dict[str, object]:
+    """Compute one job. Errors raised on purpose are answers; anything else ends the child."""
+    from instar.trainers.jobs import read_job, result_document
+    from instar.trainers.local import compute
+
+    try:
+        return {"result": result_document(compute(read_job(Path(json.loads(line)["job"]))))}
+    except InstarError as error:
+        return {"error": str(error)}
+
+
+def main(arguments: list[str]) -> None:
+    threads = int(arguments[0])
+    answers = claim_stdout()
+    yield_to_others()
+    keep_memory()
+    jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=read_jobs, args=(sys.stdin, jobs), name="lifeline", daemon=True).start()
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    while True:
+        answers.write(json.dumps(answer(jobs.get())) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,298 @@
+"""One update, from a job to an adapter on disk. Runs in the compute child and knows no method.
+
+    π_old log-probs, teacher and reference once  →  passes × micro-batches of optimizer steps  →  files, metrics
+
+The same job gives the same bytes: every choice comes from `job.seed`, and one thread count gives one order of
+additions.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from instar.chat_format import ChatFormat
+from instar.errors import TrainingError
+from instar.records import UpdateJob, UpdateResult, WeightedSample
+from instar.trainers import losses
+from instar.trainers.gate import Gate
+from instar.trainers.policy import Policy
+
+OPTIMIZER_FILE = "optimizer.safetensors"
+CHUNK = 256
+"""Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A sample with everything that stays fixed during the update."""
+
+    sample: WeightedSample
+    old_logp_T: Tensor
+    importance_T: Tensor
+    teacher_ids_TK: Tensor | None
+    teacher_logp_TK: Tensor | None
+    reference_ids_TK: Tensor | None
+    reference_logp_TK: Tensor | None
+    weights: dict[str, Tensor]
+
+    @property
+    def row(self) -> list[int]:
+        return [*self.sample.prompt_ids, *self.sample.response_ids]
+
+    @property
+    def start(self) -> int:
+        return len(self.sample.prompt_ids)
+
+
+@dataclass(slots=True)
+class Anchor:
+    ids: list[int]
+    reference_logp_TV: Tensor
+
+
+def compute(job: UpdateJob) -> UpdateResult:
+    """`run_update` with a model that stays in memory between jobs."""
+    size = int(job.settings["rank"]), int(job.settings["alpha"])
+    policy, gate = model_and_gate(job.model_dir, *size)
+    return run_update(job, policy, gate)
+
+
+@lru_cache(maxsize=1)
+def model_and_gate(model_dir: str, rank: int, alpha: int) -> tuple[Policy, Gate]:
+    policy = Policy(Path(model_dir), rank=rank, alpha=alpha)
+    return policy, Gate(policy)
+
+
+def run_update(job: UpdateJob, policy: Policy, gate: Gate) -> UpdateResult:
+    """Compute the update, leave adapter and optimizer state in `job.out_dir`, and judge it.
+
+    Raises TrainingError when it cannot be computed; the samples stay unused then.
+    """
+    began = time.monotonic()
+    check(job)
+    torch.manual_seed(job.seed)
+    parent = Path(job.parent_dir) if job.parent_dir else None
+    if parent is None:
+        policy.reset(job.seed)
+    else:
+        policy.load(parent)
+    settings = job.settings
+    prepared = [prepare(policy, sample, settings) for sample in job.samples]
+    choose = random.Random(job.seed)
+    anchors = prepare_anchors(policy, job.anchors or default_anchors(Path(job.model_dir)))
+    optimizer = make_optimizer(policy, settings, learning_rate(job), parent)
+    metrics: dict[str, Any] = {"lr": learning_rate(job), "mismatch": mismatch(prepared), "steps": []}
+    for _ in range(int(settings["passes"])):
+        order = list(range(len(prepared)))
+        choose.shuffle(order)
+        for at in range(0, len(order), int(settings["micro_batch"])):
+            part = [prepared[i] for i in order[at : at + int(settings["micro_batch"])]]
+            pulled = choose.sample(anchors, min(2, len(anchors)))
+            metrics["steps"].append(step(policy, optimizer, part, pulled, settings))
+    out = Path(job.out_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    policy.save(out)
+    save_optimizer(policy, optimizer, out)
+    trained = time.monotonic()
+    report = gate.judge(settings["gate"])
+    metrics["train_s"], metrics["gate_s"] = trained - began, time.monotonic() - trained
+    return UpdateResult(job.update_id, ok=True, metrics=metrics, gate=report)
+
+
+def check(job: UpdateJob) -> None:
+    """Refuse what cannot be trained on. Raises TrainingError."""
+    longest = int(job.settings["max_tokens"])
+    if not job.samples:
+        raise TrainingError("the job holds no samples")
+    for sample in job.samples:
+        size = len(sample.prompt_ids) + len(sample.response_ids)
+        if size > longest:
+            raise TrainingError(f"turn {sample.turn_id} has {size} tokens, more than max_tokens = {longest}")
+        if not sample.prompt_ids or not sample.response_ids:
+            raise TrainingError(f"turn {sample.turn_id} has no prompt or no response")
+        for name in ("pg_T", "distill_T", "nll_T", "kl_T"):
+            if len(getattr(sample, name)) != len(sample.response_ids):
+                raise TrainingError(f"turn {sample.turn_id}: {name} has another length than the response")
+        if any(sample.pg_T) and len(sample.logprobs) != len(sample.response_ids):
+            raise TrainingError(f"turn {sample.turn_id}: a policy gradient needs the log-probs of sampling")
+        if any(sample.distill_T) and not sample.teacher_prompt_ids:
+            raise TrainingError(f"turn {sample.turn_id}: distillation needs a teacher prompt")
+
+
+def learning_rate(job: UpdateJob) -> float:
+    """lr · scale · (how much the batch has to say). Adam forgets the size of a loss, so it is put back here."""
+    said = sum(min(1.0, sum(map(abs, [*s.pg_T, *s.distill_T, *s.nll_T, *s.kl_T]))) for s in job.samples)
+    return float(job.settings["lr"]) * float(job.settings.get("scale", 1.0)) * said / len(job.samples)
+
+
+# ── what stays fixed during the update ────────────────────────────────────────────────────────────────────
+@torch.no_grad()
+def prepare(policy: Policy, sample: WeightedSample, settings: dict[str, Any]) -> Prepared:
+    row, start = [*sample.prompt_ids, *sample.response_ids], len(sample.prompt_ids)
+    plain_TD = policy.hidden_ND([row], [start])
+    wants_teacher = any(sample.distill_T)
+    hinted_TD = base_TD = None
+    if wants_teacher:
+        teacher = [*(sample.teacher_prompt_ids or []), *sample.response_ids]
+        hinted_TD = policy.hidden_ND([teacher], [len(teacher) - len(sample.response_ids)])
+    if any(sample.kl_T):
+        with policy.as_base():
+            base_TD = policy.hidden_ND([row], [start])
+    top_k, strength = int(settings["top_k"]), float(settings.get("guidance", 1.0))
+    old, taught, pulled = [], [], []
+    token_T = torch.as_tensor(sample.response_ids)
+    for at in range(0, len(token_T), CHUNK):
+        part = slice(at, at + CHUNK)
+        plain_TV = policy.logp_NV(plain_TD[part])
+        old.append(plain_TV.gather(-1, token_T[part, None])[:, 0])
+        if hinted_TD is not None:
+            mixed_TV = losses.guided(plain_TV, policy.logp_NV(hinted_TD[part]), strength)
+            taught.append(mixed_TV.topk(top_k, -1))
+        if base_TD is not None:
+            pulled.append(policy.logp_NV(base_TD[part]).topk(top_k, -1))
+    old_T = torch.cat(old)
+    mu_T = torch.as_tensor(sample.logprobs) if len(sample.logprobs) == len(token_T) else old_T
+    return Prepared(
+        sample=sample,
+        old_logp_T=old_T,
+        importance_T=losses.importance_T(old_T, mu_T),
+        teacher_ids_TK=torch.cat([t.indices for t in taught]) if taught else None,
+        teacher_logp_TK=torch.cat([t.values for t in taught]) if taught else None,
+        reference_ids_TK=torch.cat([t.indices for t in pulled]) if pulled else None,
+        reference_logp_TK=torch.cat([t.values for t in pulled]) if pulled else None,
+        weights={
+            name: torch.as_tensor(getattr(sample, f"{name}_T"), dtype=torch.float32)
+            for name in ("pg", "distill", "nll", "kl")
+        },
+    )
+
+
+@torch.no_grad()
+def prepare_anchors(policy: Policy, anchors: Sequence[Sequence[int]]) -> list[Anchor]:
+    with policy.as_base():
+        return [Anchor(list(ids), policy.logp_NV(policy.hidden_ND([ids], [1]))) for ids in anchors]
+
+
+@lru_cache(maxsize=4)
+def default_anchors(model_dir: Path) -> list[list[int]]:
+    """The package's own neutral texts in the ids of this model."""
+    chat = ChatFormat(model_dir)
+    texts = json.loads((Path(__file__).parent / "data" / "anchors.json").read_text("utf-8"))["texts"]
+    return [chat.encode(text) for text in texts]
+
+
+def mismatch(prepared: Sequence[Prepared]) -> float | None:
+    """Mean |log π_old − μ| over sampled tokens: what engine and trainer disagree by. None without log-probs."""
+    gaps = [
+        (p.old_logp_T - torch.as_tensor(p.sample.logprobs)).abs()
+        for p in prepared
+        if len(p.sample.logprobs) == len(p.sample.response_ids)
+    ]
+    return float(torch.cat(gaps).mean()) if gaps else None
+
+
+# ── optimizer steps ───────────────────────────────────────────────────────────────────────────────────────
+def step(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    part: Sequence[Prepared],
+    anchors: Sequence[Anchor],
+    settings: dict[str, Any],
+) -> dict[str, float]:
+    """One optimizer step on a micro-batch and its anchors. Returns the loss by component, per sample."""
+    optimizer.zero_grad(set_to_none=True)
+    totals: dict[str, float] = {}
+    hidden_ND = policy.hidden_ND([p.row for p in part], [p.start for p in part])
+    leaf_ND = hidden_ND.detach().requires_grad_(True)
+    at = 0
+    for item in part:
+        length = len(item.sample.response_ids)
+        for begin in range(0, length, CHUNK):
+            where = slice(begin, min(begin + CHUNK, length))
+            logp_TV = policy.logp_NV(leaf_ND[at + where.start : at + where.stop])
+            terms = components(item, where, logp_TV, settings)
+            loss = torch.stack(list(terms.values())).sum() / len(part)
+            torch.autograd.backward(loss)
+            for name, value in terms.items():
+                totals[name] = totals.get(name, 0.0) + float(value.detach()) / len(part)
+        at += length
+    assert leaf_ND.grad is not None
+    torch.autograd.backward(hidden_ND, leaf_ND.grad)
+    weight = float(settings["anchor_kl"])
+    if weight and anchors:
+        anchor_ND = policy.hidden_ND([a.ids for a in anchors], [1] * len(anchors))
+        reference_NV = torch.cat([a.reference_logp_TV for a in anchors])
+        pull = losses.forward_kl_T(policy.logp_NV(anchor_ND), reference_NV).mean()
+        torch.autograd.backward(weight * pull)
+        totals["anchor"] = float(pull.detach())
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters, 1.0)
+    if not bool(torch.isfinite(norm)):
+        raise TrainingError("a gradient is not finite")
+    optimizer.step()
+    return {**totals, "grad_norm": float(norm)}
+
+
+def components(item: Prepared, where: slice, logp_TV: Tensor, settings: dict[str, Any]) -> dict[str, Tensor]:
+    """Weighted sums of the components over a stretch of one response; those without weight are exactly zero."""
+    token_T = torch.as_tensor(item.sample.response_ids)[where]
+    logp_T = logp_TV.gather(-1, token_T[:, None])[:, 0]
+    weight = {name: values[where] for name, values in item.weights.items()}
+    terms = {"zero": logp_TV.sum() * 0.0}
+    if bool(weight["pg"].any()):
+        loss_T = losses.policy_gradient_T(
+            logp_T,
+            item.old_logp_T[where],
+            weight["pg"],
+            item.importance_T[where],
+            float(settings["clip_low"]),
+            float(settings["clip_high"]),
+        )
+        terms["pg"] = loss_T[weight["pg"] != 0].sum()
+    if item.teacher_ids_TK is not None and item.teacher_logp_TK is not None:
+        loss_T = losses.reverse_kl_T(logp_TV, item.teacher_ids_TK[where], item.teacher_logp_TK[where])
+        terms["distill"] = losses.weighted_sum(loss_T, weight["distill"])
+    if bool(weight["nll"].any()):
+        terms["nll"] = losses.weighted_sum(-logp_T, weight["nll"])
+    if item.reference_ids_TK is not None and item.reference_logp_TK is not None:
+        loss_T = losses.reverse_kl_T(logp_TV, item.reference_ids_TK[where], item.reference_logp_TK[where])
+        terms["kl"] = losses.weighted_sum(loss_T, weight["kl"])
+    return terms
+
+
+# ── the optimizer's memory ────────────────────────────────────────────────────────────────────────────────
+def make_optimizer(
+    policy: Policy, settings: dict[str, Any], lr: float, parent: Path | None
+) -> torch.optim.Optimizer:
+    """AdamW as in the study, with the moments of the parent version where it left some."""
+    optimizer = torch.optim.AdamW(policy.parameters, lr=lr, betas=(0.9, 0.98), weight_decay=0.0)
+    file = parent / OPTIMIZER_FILE if parent else None
+    if file is None or not file.is_file():
+        return optimizer
+    kept = load_file(file)
+    for name, parameter in policy.named_parameters():
+        if f"{name}.exp_avg" in kept:
+            optimizer.state[parameter] = {
+                "step": kept[f"{name}.step"].clone(),
+                "exp_avg": kept[f"{name}.exp_avg"].clone(),
+                "exp_avg_sq": kept[f"{name}.exp_avg_sq"].clone(),
+            }
+    return optimizer
+
+
+def save_optimizer(policy: Policy, optimizer: torch.optim.Optimizer, out: Path) -> None:
+    tensors = {}
+    for name, parameter in policy.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{name}.{key}"] = torch.as_tensor(value, dtype=torch.float32).clone().contiguous()
+    save_file(tensors, out / OPTIMIZER_FILE)

@@ -1,0 +1,175 @@
+"""The model under training: a frozen bf16 base with one fp32 LoRA on all projections.
+
+Sequences are padded on the right. With a causal mask no real token sees the padding, so no mask is needed and
+attention takes its fast path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import linear
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from instar.errors import TrainingError
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ADAPTER_FILE = "adapter_model.safetensors"
+CONFIG_FILE = "adapter_config.json"
+
+
+class Policy:
+    """One base model, read once, and the adapter that stands on it now."""
+
+    def __init__(self, model_dir: Path, *, rank: int, alpha: int) -> None:
+        transformers_logging.disable_progress_bar()
+        self.model_dir = model_dir
+        self.rank, self.alpha = rank, alpha
+        base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16, local_files_only=True)
+        base.requires_grad_(False)
+        config = LoraConfig(
+            r=rank,
+            lora_alpha=alpha,
+            target_modules=list(PROJECTIONS),
+            bias="none",
+            task_type="CAUSAL_LM",
+            base_model_name_or_path="base",
+        )
+        self.peft: Any = get_peft_model(base, config)  # fp32 adapter on a bf16 base: peft's default
+        for module in self.peft.modules():
+            if hasattr(module, "cast_input_dtype_enabled"):
+                module.cast_input_dtype_enabled = (
+                    False  # autocast casts the small matrices, not the activations
+                )
+        self.body: Any = self.peft.base_model.model.model
+        self.head: Any = self.peft.base_model.model.lm_head
+        self.peft.eval()
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The adapter's matrices in a fixed order."""
+        return [p for _, p in self.named_parameters()]
+
+    def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return sorted((n, p) for n, p in self.peft.named_parameters() if p.requires_grad)
+
+    # ── the adapter ───────────────────────────────────────────────────────────────────────────────────
+    def reset(self, seed: int) -> None:
+        """A fresh adapter: A as peft draws it (Kaiming), B zero, so the policy equals base."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if "lora_A" in name:
+                    bound = (1.0 / parameter.shape[1]) ** 0.5
+                    parameter.copy_(torch.rand(parameter.shape, generator=generator) * 2 * bound - bound)
+                else:
+                    parameter.zero_()
+
+    def load(self, folder: Path) -> None:
+        """Take over the adapter of a version. Raises TrainingError if it does not fit."""
+        try:
+            shape = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
+            tensors = load_file(folder / ADAPTER_FILE)
+        except (OSError, ValueError) as error:
+            raise TrainingError(f"the parent's adapter in {folder} cannot be read: {error}") from error
+        if (shape.get("r"), shape.get("lora_alpha")) != (self.rank, self.alpha):
+            raise TrainingError(
+                f"the parent's adapter has rank {shape.get('r')}, alpha {shape.get('lora_alpha')}"
+            )
+        report = set_peft_model_state_dict(self.peft, tensors)
+        missing = [k for k in report.missing_keys if "lora_" in k]
+        if missing or report.unexpected_keys:
+            raise TrainingError(f"the parent's adapter does not fit the model: {missing[:3]}")
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter in PEFT's format, fp32, with bytes that depend on the values alone."""
+        tensors = {
+            name: tensor.detach().float().contiguous()
+            for name, tensor in sorted(get_peft_model_state_dict(self.peft).items())
+        }
+        save_file(tensors, folder / ADAPTER_FILE, metadata={"format": "pt"})
+        config = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": None,
+            "r": self.rank,
+            "lora_alpha": self.alpha,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "inference_mode": True,
+            "target_modules": list(PROJECTIONS),
+        }
+        (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1), "utf-8")
+
+    @contextmanager
+    def as_base(self) -> Iterator[None]:
+        """The untouched model, while the block runs."""
+        with self.peft.disable_adapter():
+            yield
+
+    @contextmanager
+    def for_sampling(self) -> Iterator[None]:
+        """Lean projections while the block runs: weights packed once, the adapter cast once. No gradients.
+
+        A decode step is hundreds of tiny products, so what surrounds them costs more than they do.
+        """
+        layers = [m for m in self.peft.modules() if isinstance(m, LoraLayer)]
+        for layer in layers:
+            layer.forward = _lean(layer)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                del layer.forward
+
+    # ── forward passes ────────────────────────────────────────────────────────────────────────────────
+    def hidden_ND(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """Final hidden states of the positions that predict tokens `starts[i]:` of each row, end to end.
+
+        N = Σ (len(row) − start). The last position of a row predicts nothing that is known and is left out.
+        """
+        longest = max(map(len, rows))
+        ids_BT = torch.zeros((len(rows), longest), dtype=torch.long)
+        for i, row in enumerate(rows):
+            ids_BT[i, : len(row)] = torch.as_tensor(row)
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden_BTD = self.body(input_ids=ids_BT, use_cache=False).last_hidden_state
+        return torch.cat(
+            [hidden_BTD[i, s - 1 : len(r) - 1] for i, (r, s) in enumerate(zip(rows, starts, strict=True))]
+        )
+
+    def logp_NV(self, hidden_ND: Tensor) -> Tensor:
+        """Log-probs over the vocabulary, fp32."""
+        return torch.log_softmax(self.head(hidden_ND.to(torch.bfloat16)).float(), -1)
+
+
+def _lean(layer: Any) -> Callable[[Tensor], Tensor]:
+    """A projection with its adapter as four calls and nothing else: x·W + (x·A)·(B·alpha/r)."""
+    base = layer.get_base_layer()
+    weight, bias = base.weight.detach(), base.bias
+    packs = torch.backends.mkldnn.is_available() and weight.dtype is torch.bfloat16  # type: ignore[no-untyped-call]
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight) if packs else None
+    a_RI = layer.lora_A["default"].weight.detach().to(weight.dtype)
+    b_OR = (layer.lora_B["default"].weight.detach() * layer.scaling["default"]).to(weight.dtype)
+    is_base = layer.disable_adapters
+
+    def forward(x: Tensor) -> Tensor:
+        if packed is not None:
+            y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+        else:
+            y = linear(x, weight, bias)
+        return y if is_base else y + linear(linear(x, a_RI), b_OR)
+
+    return forward

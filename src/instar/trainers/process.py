@@ -1,0 +1,97 @@
+"""The parent's side of the compute child. Imports no torch: a light process at normal priority."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import structlog
+
+from instar.errors import TrainingError
+from instar.records import UpdateJob, UpdateResult
+from instar.trainers.jobs import result_from, write_job
+
+log = structlog.get_logger()
+
+CLOSE_AFTER_S = 5.0
+
+
+class ProcessTrainer:
+    """Implements `ports.Trainer`: one child that keeps the model in memory, started again when it dies."""
+
+    def __init__(self, model_dir: Path, threads: int = 1) -> None:
+        self._model_dir = str(model_dir)
+        self._command = [sys.executable, "-m", "instar.trainers.child", str(threads)]
+        self._child: subprocess.Popen[str] | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def run(self, job: UpdateJob) -> UpdateResult:
+        """Blocks until the update is computed. Raises TrainingError if it could not be, or the child died."""
+        if job.model_dir != self._model_dir:
+            raise TrainingError(f"the job is for the model in {job.model_dir}, not {self._model_dir}")
+        out = Path(job.out_dir)
+        shutil.rmtree(out, ignore_errors=True)  # what a killed attempt may have left
+        folder = out.with_name(f"{out.name}.job")
+        write_job(folder, job)
+        try:
+            with self._one_at_a_time:
+                line = self._ask(json.dumps({"job": str(folder)}))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        document = json.loads(line)
+        if "error" in document:
+            raise TrainingError(document["error"])
+        return result_from(document["result"])
+
+    def _ask(self, line: str) -> str:
+        child = self._alive()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(line + "\n")
+            child.stdin.flush()
+            answer = child.stdout.readline()
+        except OSError:  # it died before it took the job
+            answer = ""
+        if not answer.endswith("\n"):
+            self._child = None
+            code = _end(child)
+            raise TrainingError(f"the compute child ended with code {code} in the middle of an update")
+        return answer
+
+    def _alive(self) -> subprocess.Popen[str]:
+        if self._child is not None and self._child.poll() is not None:
+            log.warning("compute_child_died", code=self._child.returncode)
+            _end(self._child)
+            self._child = None
+        if self._child is None:
+            self._child = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            )
+        return self._child
+
+    def close(self) -> None:
+        """End the child. An update in the middle is lost, and will be computed again."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            _end(child)
+
+
+def _end(child: subprocess.Popen[str]) -> int:
+    """Make sure that it is gone, close its pipes, and return its exit code."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except OSError:
+                log.debug("pipe_already_broken")
+    try:
+        return child.wait(timeout=CLOSE_AFTER_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()

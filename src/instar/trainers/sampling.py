@@ -1,0 +1,105 @@
+"""Answers sampled inside the compute child: for the gate, and for the benchmark's fast path.
+
+Chat is served by an engine, never by this. Rows that have ended leave the batch, so short answers are cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from instar.trainers.policy import Policy
+
+
+@dataclass(slots=True)
+class Answer:
+    """Sampled ids (the stop token included, if one came) and their log-probs under the raw policy."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ended: bool = False
+
+
+def _left_padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, rows))
+    ids_BT = torch.zeros((len(rows), longest), dtype=torch.long)
+    mask_BT = torch.zeros((len(rows), longest), dtype=torch.long)
+    for i, row in enumerate(rows):
+        ids_BT[i, longest - len(row) :] = torch.as_tensor(row)
+        mask_BT[i, longest - len(row) :] = 1
+    return ids_BT, mask_BT
+
+
+@torch.no_grad()
+def sample(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    *,
+    stop_ids: Sequence[int],
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+) -> list[Answer]:
+    """One answer per prompt, all in one batch. Temperature 0 is greedy; the same seed gives the same answers."""
+    with policy.for_sampling():
+        return _decode(policy, prompts, set(stop_ids), max_tokens, temperature, seed)
+
+
+def _decode(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    stop_ids: set[int],
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+) -> list[Answer]:
+    generator = torch.Generator().manual_seed(seed)
+    answers = [Answer() for _ in prompts]
+    alive = list(range(len(prompts)))
+    ids_BT, mask_BT = _left_padded(prompts)
+    cache = DynamicCache()
+    for _ in range(max_tokens):
+        positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)[:, -ids_BT.shape[1] :]
+        hidden_BTD = policy.body(
+            input_ids=ids_BT,
+            attention_mask=mask_BT,
+            position_ids=positions_BT,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        logp_BV = policy.logp_NV(hidden_BTD[:, -1])
+        next_B = _draw(logp_BV, temperature, generator, len(prompts), alive)
+        chosen = logp_BV.gather(1, next_B[:, None])[:, 0].tolist()
+        keep = []
+        for row, (who, token, logp) in enumerate(zip(alive, next_B.tolist(), chosen, strict=True)):
+            answers[who].ids.append(token)
+            answers[who].logprobs.append(logp)
+            answers[who].ended = token in stop_ids
+            if not answers[who].ended:
+                keep.append(row)
+        if not keep:
+            break
+        if len(keep) < len(alive):
+            index = torch.tensor(keep)
+            alive = [alive[row] for row in keep]
+            next_B, mask_BT = next_B[index], mask_BT[index]
+            cache.batch_select_indices(index)
+        ids_BT = next_B[:, None]
+        mask_BT = torch.cat([mask_BT, mask_BT.new_ones((len(alive), 1))], 1)
+    return answers
+
+
+def _draw(
+    logp_BV: Tensor, temperature: float, generator: torch.Generator, width: int, alive: Sequence[int]
+) -> Tensor:
+    """Next ids, by inversion: one uniform per original row, so a row's answer does not depend on who has ended."""
+    if temperature == 0:
+        return logp_BV.argmax(-1)
+    uniform_B = torch.rand(width, generator=generator)[torch.as_tensor(alive)]
+    cumulative_BV = torch.softmax(logp_BV / temperature, -1).cumsum(-1)
+    drawn_B = torch.searchsorted(cumulative_BV, (uniform_B * cumulative_BV[:, -1])[:, None])[:, 0]
+    return drawn_B.clamp(max=logp_BV.shape[-1] - 1)
