@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bench.stats import percentile
-from bench.users import words
+from bench.users import WORD, words
 
 FLOOR_PERCENTILE = 5.0
 FEWEST_NEW_WORDS = 5
@@ -115,9 +115,11 @@ def content_stems(text: str) -> set[str]:
 
 
 def without_words_of(question: str, answer: str) -> str:
-    """The answer with every word of the question's content taken out."""
-    asked = content_stems(question)
-    return " ".join(w for w in words(answer) if stem(w) not in asked)
+    """The answer with every word of the question taken out, in any case; the rest stays as it is, since an
+    embedding reads sentences better than bags of words."""
+    asked = set(words(question))
+    left = WORD.sub(lambda m: "" if m.group().lower() in asked else m.group(), answer)
+    return re.sub(r"\s+", " ", left).strip()
 
 
 def new_words(question: str, answer: str) -> int:

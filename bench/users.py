@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-FEWEST_WORDS = 4
+FEWESTWORDS = 4
 """A shorter answer keeps no wish: silence is no way to be brief."""
 
 _TITLES = frozenset({"e.g", "i.e", "mr", "mrs", "ms", "dr", "prof", "st", "vs", "cf", "ca", "approx", "fig"})
@@ -22,7 +22,7 @@ _LIST_LINE = re.compile(r"^\s*(?:[-*+•–]\s+|\(?\d{1,3}[.)]\s+)\S", re.MULTIL
 _BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
 _HEADING = re.compile(r"^\s*#{1,6}\s+\S", re.MULTILINE)
 _END = re.compile(r"([.!?…。！？]+)([\"'”’)\]*_]*)(\s+|$|(?<=[a-z]{2}[.!?])(?=[A-Z]))")
-_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _CONTRACTION = re.compile(
     r"\b\w+(?:n['’]t|['’](?:ll|re|ve|m|d))\b|\b(?:it|that|here|there|let|what)['’]s\b", re.I
 )
@@ -30,13 +30,13 @@ _CONTRACTION = re.compile(
 
 def words(text: str) -> list[str]:
     """Words of a text in lower case; an apostrophe or hyphen inside a word belongs to it."""
-    return [w.lower() for w in _WORD.findall(text)]
+    return [w.lower() for w in WORD.findall(text)]
 
 
 def _ends_sentence(line: str, match: re.Match[str]) -> bool:
     """Whether a run of terminators ends a sentence: not an abbreviation, an initial or a mid-thought '…'."""
     mark, rest = match.group(1), line[match.end() :]
-    if not _WORD.search(rest):
+    if not WORD.search(rest):
         return False  # the line ends here; its last piece is counted by the caller
     if mark in {"...", "…"}:
         return not rest[:1].islower()
@@ -56,13 +56,13 @@ def sentences(text: str) -> int:
     total = 0
     for raw in text.splitlines():
         line = _MARKER.sub("", raw).strip()
-        if _WORD.search(line):
+        if WORD.search(line):
             total += 1 + sum(_ends_sentence(line, m) for m in _END.finditer(line))
     return total
 
 
 def _said_something(answer: str) -> bool:
-    return len(words(answer)) >= FEWEST_WORDS
+    return len(words(answer)) >= FEWESTWORDS
 
 
 def _two_sentences(answer: str) -> bool:
@@ -84,7 +84,7 @@ def _longer(answer: str) -> bool:
 
 
 def _poem(answer: str) -> bool:
-    lines = [line for line in answer.splitlines() if _WORD.search(line)]
+    lines = [line for line in answer.splitlines() if WORD.search(line)]
     short = all(len(words(line)) <= 12 for line in lines)
     return len(lines) >= 4 and short and not _LIST_LINE.search(answer)
 

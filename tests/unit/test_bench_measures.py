@@ -105,8 +105,8 @@ def _bag(texts: list[str]) -> np.ndarray[Any, Any]:
 
 
 def test_the_questions_words_do_not_help_to_find_it() -> None:
-    left = without_words_of(QUESTION, "Polishing leather: polish your shoes with cream and a brush.")
-    assert left == "your with cream and a brush"
+    left = without_words_of(QUESTION, "Leather shoes? Polish your Shoes\nwith some cream.")
+    assert left == "? your with some cream."
 
 
 def test_repeating_the_question_is_not_relevant() -> None:
