@@ -26,6 +26,7 @@ def learning_figures(cells: Sequence[Cell], wish: str = "two_sentences") -> dict
         "coherence_floor_logp": round(floor, 4),
         "pooled": _compare(before, after, check, floor),
         "per_seed": {str(c["seed"]): _seed_line(c, check, floor) for c in cells},
+        "base_cut_after_two_sentences": _yardstick([r for c in cells for r in c["before_first_two"]], floor),
         "judge": judge_figures([t for c in cells for t in c["talk"]]),
         "other_wishes": {
             name: {"before": share([other.check(r["answer"]) for r in before]).json(),
@@ -62,6 +63,14 @@ def _compare(
         found[f"words_{when}"] = summary([float(len(words(r["answer"]))) for r in rows])
         found[f"sentences_{when}"] = summary([float(sentences(r["answer"])) for r in rows])
     return found
+
+
+def _yardstick(rows: Sequence[Row], floor: float) -> dict[str, Any]:
+    """What the untouched model's words are worth at that length: shortness alone costs relevance."""
+    return {
+        "coherent": share([coherent(r["answer"], r["mean_logp"], floor) for r in rows]).json(),
+        "relevant": share([bool(r["relevant"]) for r in rows]).json(),
+    }
 
 
 def _grouped(rows: Sequence[Row], flag: Callable[[Row], bool]) -> Groups:

@@ -11,7 +11,7 @@ from typing import Any
 from bench.prompts import HELDOUT, TRAIN
 from bench.server import Server
 from bench.talk import Client, Interaction, ServingWatch, evaluate, interact, shuffled_questions
-from bench.users import WISHES, RandomReactions, User, WishUser
+from bench.users import WISHES, RandomReactions, User, WishUser, first_sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def run_learning(plan: LearnPlan, folder: Path | None = None) -> dict[str, Any]:
         server = Server(data_dir, model=plan.model, extra={"INSTAR_TRAIN__SEED": str(plan.seed)})
         with server:
             cell = _talk_to(server, plan)
-        score_answers([*cell["before"], *cell["after"]], cell.pop("model_dir"))
+        score_answers(cell, cell.pop("model_dir"))
     cell["wall_s"] = round(time.monotonic() - began, 1)
     return cell
 
@@ -111,10 +111,14 @@ def _kept(version: dict[str, Any]) -> dict[str, Any]:
     return {"turn_ids": [], **{name: version[name] for name in names if name in version}}
 
 
-def score_answers(rows: list[dict[str, Any]], model_dir: Path) -> None:
-    """Write `mean_logp` (under the base model) and `relevant` into each row."""
+def score_answers(cell: dict[str, Any], model_dir: Path) -> None:
+    """Write `mean_logp` (under the base model) and `relevant` into the rows, and as a yardstick
+    `before_first_two`: the base's own answers, cut after two sentences by force."""
     from bench.measures import BaseScorer, relevant
 
+    cut = [{**row, "answer": first_sentences(row["answer"])} for row in cell["before"]]
+    cell["before_first_two"] = cut
+    rows = [*cell["before"], *cell["after"], *cut]
     if not rows:
         return
     scorer = BaseScorer(model_dir)

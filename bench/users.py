@@ -61,6 +61,19 @@ def sentences(text: str) -> int:
     return total
 
 
+def first_sentences(text: str, n: int = 2) -> str:
+    """The longest run of whole words from the start that a reader counts as at most `n` sentences."""
+    ends = [m.end() for m in WORD.finditer(text)]
+    low, high = 0, len(ends)  # `sentences` never falls as the text grows, so halving finds the place
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sentences(text[: ends[middle - 1]]) <= n:
+            low = middle
+        else:
+            high = middle - 1
+    return text[: ends[low - 1]] if low else ""
+
+
 def _said_something(answer: str) -> bool:
     return len(words(answer)) >= FEWESTWORDS
 

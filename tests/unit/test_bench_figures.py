@@ -39,6 +39,7 @@ def _cell(seed: int, after: str = SHORT, after_more: dict[str, Any] | None = Non
     return {
         "seed": seed,
         "before": before,
+        "before_first_two": before[:10],
         "after": [_row(q, after, **(after_more or {})) for q in asked],
         "talk": [_turn(i, 1 if i > 5 else -1, 1 if i > 5 else -1) for i in range(12)],
         "versions": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bench.prompts import HELDOUT, TRAIN, UNRELATED
-from bench.users import CONTRADICTORY, WISHES, RandomReactions, WishUser, sentences
+from bench.users import CONTRADICTORY, WISHES, RandomReactions, WishUser, first_sentences, sentences
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,20 @@ from bench.users import CONTRADICTORY, WISHES, RandomReactions, WishUser, senten
 )
 def test_sentences_are_counted_as_a_reader_sees_them(text: str, count: int) -> None:
     assert sentences(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("One here. Two here. Three here.", "One here. Two here"),
+        ("Only one.", "Only one"),
+        ("", ""),
+        ("Tips:\n1. Water\n2. Light", "Tips:\n1. Water"),
+    ],
+)
+def test_the_first_two_sentences_are_two(text: str, first: str) -> None:
+    assert first_sentences(text) == first
+    assert sentences(first_sentences(text)) <= 2
 
 
 @pytest.mark.parametrize("answer", ["", "   ", "Yes.", "Use hot water.", "...", "\n\n"])
