@@ -28,7 +28,7 @@ from bench.users import WISHES, RandomReactions, User, WishUser
 from instar.chat_format import ChatFormat
 from instar.config import GateSettings, TrainSettings
 from instar.flow.prompts import ChatTeacherPrompts
-from instar.methods import get_method
+from instar.methods import get_method, opd
 from instar.records import Origin, Sample, Source, UpdateJob
 from instar.trainers.gate import Gate
 from instar.trainers.local import run_update
@@ -52,12 +52,12 @@ class Cell:
 class Bench:
     """The model, and the measures of its answers relative to base."""
 
-    def __init__(self, model_dir: Path, settings: TrainSettings) -> None:
+    def __init__(self, model_dir: Path, settings: TrainSettings, *, gated: bool) -> None:
         self.model_dir = model_dir
         self.chat = ChatFormat(model_dir)
         self.policy = Policy(model_dir, rank=settings.rank, alpha=settings.alpha)
         self.policy.reset(0)
-        self.gate = Gate(self.policy)
+        self.gate = Gate(self.policy) if gated else None
         self._cache = Path(tempfile.gettempdir()) / "instar-sweep-base.json"
         self._base: dict[str, Any] = json.loads(self._cache.read_text()) if self._cache.is_file() else {}
 
@@ -134,13 +134,38 @@ class Bench:
 
     def base_measure(self, cell: Cell) -> dict[str, Any]:
         """Base's own figures, computed once for each user and answer length."""
-        key = f"{cell.user}/{cell.max_tokens}"
+        key = f"{cell.user}/{cell.max_tokens}/{cell.eval_repeats}"
         if key not in self._base:
             self.policy.reset(0)
             self._base[key] = self.measure(cell, base=True)
             self._cache.write_text(json.dumps(self._base))
         found: dict[str, Any] = self._base[key]
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class FormPrompts:
+    """Teacher prompts in a form under test."""
+
+    chat: ChatFormat
+    form: str
+
+    def hinted(self, sample: Sample, hint: str) -> list[int]:
+        *before, last = sample.request_messages
+        asked = last["content"]
+        turns = {
+            "line": [{"role": "user", "content": f"{asked} {hint}"}],
+            "prefix": [{"role": "user", "content": f"{hint}\n\n{asked}"}],
+            "agreed": [
+                {"role": "user", "content": hint},
+                {"role": "assistant", "content": "Understood. I will do that from now on."},
+                {"role": "user", "content": asked},
+            ],
+        }
+        return self.chat.encode_prompt([*before, *turns[self.form]])
+
+    def encode_answer(self, text: str) -> list[int]:
+        return self.chat.encode_answer(text)
 
 
 def user_of(cell: Cell) -> User:
@@ -182,7 +207,9 @@ def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, An
     began = time.monotonic()
     questions = random.Random(cell.seed).sample(list(TRAIN), cell.interactions)
     user, method = user_of(cell), get_method(train.method)
-    prompts = ChatTeacherPrompts(bench.chat)
+    form = extra.get("form")
+    prompts = FormPrompts(bench.chat, form) if form else ChatTeacherPrompts(bench.chat)
+    opd.OTHER_HINTS = extra.get("other_hints", opd.OTHER_HINTS)
     state: dict[str, Any] = {}
     log: list[dict[str, Any]] = []
     base = bench.base_measure(cell)
@@ -242,6 +269,9 @@ def main() -> None:
     parser.add_argument("--user", default="two_sentences", choices=[*WISHES, "random"])
     parser.add_argument("--interactions", type=int, default=48)
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--no-gate", action="store_true", help="save the gate's time while exploring")
+    parser.add_argument("--repeats", type=int, default=2, help="answers to each held-out question")
     parser.add_argument("--eval-at", default="", help="interactions after which to measure as well")
     parser.add_argument(
         "--idle", action="store_true", help="run in the idle scheduling class, as the product"
@@ -255,10 +285,10 @@ def main() -> None:
     known = {k: v for k, v in chosen.items() if k in TrainSettings.model_fields}
     train = TrainSettings(**known)
     extra = {k: v for k, v in chosen.items() if k not in known}
-    bench = Bench(options.model, train)
+    bench = Bench(options.model, train, gated=not options.no_gate)
     for seed in map(int, options.seeds.split(",")):
         at = tuple(int(x) for x in options.eval_at.split(",") if x)
-        cell = Cell(chosen, options.user, options.interactions, seed, eval_at=at)
+        cell = Cell(chosen, options.user, options.interactions, seed, options.max_tokens, options.repeats, at)
         result = run_cell(bench, cell, train, extra)
         after, base = result["after"], result["base"]
         brief = {k: v for k, v in after.items() if k != "shown"}

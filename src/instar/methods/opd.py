@@ -36,7 +36,7 @@ def distillation(sample: Sample, prompts: TeacherPrompts, state: dict[str, Any])
         return abstain("not_sampled")
     if sample.score != -1:
         return abstain("nothing_to_correct")
-    if not sample.hint:
+    if not (sample.hint and sample.hint.strip()):
         return abstain("no_hint")
     if len(sample.logprobs) != len(sample.response_ids):
         return abstain("no_logprobs")

@@ -26,7 +26,7 @@ from instar.errors import TrainingError
 from instar.records import UpdateJob, UpdateResult, WeightedSample
 from instar.trainers import losses
 from instar.trainers.gate import Gate
-from instar.trainers.policy import Policy
+from instar.trainers.policy import Policy, PrefixCache
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 CHUNK = 256
@@ -74,7 +74,7 @@ def model_and_gate(model_dir: str, rank: int, alpha: int) -> tuple[Policy, Gate]
     return policy, Gate(policy)
 
 
-def run_update(job: UpdateJob, policy: Policy, gate: Gate) -> UpdateResult:
+def run_update(job: UpdateJob, policy: Policy, gate: Gate | None) -> UpdateResult:
     """Compute the update, leave adapter and optimizer state in `job.out_dir`, and judge it.
 
     Raises TrainingError when it cannot be computed; the samples stay unused then.
@@ -88,7 +88,8 @@ def run_update(job: UpdateJob, policy: Policy, gate: Gate) -> UpdateResult:
     else:
         policy.load(parent)
     settings = job.settings
-    prepared = [prepare(policy, sample, settings) for sample in job.samples]
+    prefixes = PrefixCache(policy)
+    prepared = [prepare(policy, sample, settings, prefixes) for sample in job.samples]
     choose = random.Random(job.seed)
     anchors = prepare_anchors(policy, job.anchors or default_anchors(Path(job.model_dir)))
     optimizer = make_optimizer(policy, settings, learning_rate(job), parent)
@@ -105,7 +106,7 @@ def run_update(job: UpdateJob, policy: Policy, gate: Gate) -> UpdateResult:
     policy.save(out)
     save_optimizer(policy, optimizer, out)
     trained = time.monotonic()
-    report = gate.judge(settings["gate"])
+    report = gate.judge(settings["gate"]) if gate else None
     metrics["train_s"], metrics["gate_s"] = trained - began, time.monotonic() - trained
     return UpdateResult(job.update_id, ok=True, metrics=metrics, gate=report)
 
@@ -138,17 +139,19 @@ def learning_rate(job: UpdateJob) -> float:
 
 # ── what stays fixed during the update ────────────────────────────────────────────────────────────────────
 @torch.no_grad()
-def prepare(policy: Policy, sample: WeightedSample, settings: dict[str, Any]) -> Prepared:
+def prepare(
+    policy: Policy, sample: WeightedSample, settings: dict[str, Any], prefixes: PrefixCache
+) -> Prepared:
     row, start = [*sample.prompt_ids, *sample.response_ids], len(sample.prompt_ids)
-    plain_TD = policy.hidden_ND([row], [start])
+    plain_TD = policy.hidden_ND([row], [start], prefixes)
     wants_teacher = any(sample.distill_T)
     hinted_TD = base_TD = None
     if wants_teacher:
         teacher = [*(sample.teacher_prompt_ids or []), *sample.response_ids]
-        hinted_TD = policy.hidden_ND([teacher], [len(teacher) - len(sample.response_ids)])
+        hinted_TD = policy.hidden_ND([teacher], [len(teacher) - len(sample.response_ids)], prefixes)
     if any(sample.kl_T):
         with policy.as_base():
-            base_TD = policy.hidden_ND([row], [start])
+            base_TD = policy.hidden_ND([row], [start], PrefixCache(policy))
     top_k, strength = int(settings["top_k"]), float(settings.get("guidance", 1.0))
     old, taught, pulled = [], [], []
     token_T = torch.as_tensor(sample.response_ids)
@@ -213,7 +216,7 @@ def step(
     """One optimizer step on a micro-batch and its anchors. Returns the loss by component, per sample."""
     optimizer.zero_grad(set_to_none=True)
     totals: dict[str, float] = {}
-    hidden_ND = policy.hidden_ND([p.row for p in part], [p.start for p in part])
+    hidden_ND = policy.hidden_ND([p.row for p in part], [p.start for p in part], PrefixCache(policy))
     leaf_ND = hidden_ND.detach().requires_grad_(True)
     at = 0
     for item in part:

@@ -19,14 +19,57 @@ from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import linear
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from instar.errors import TrainingError
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+WINDOW = 256
+"""Prompt tokens before the response through which gradients flow."""
+LEAST_PREFIX = 128
+"""A shorter beginning is not worth a pass of its own."""
+EAGER_UP_TO = 512
+PREFILL_CHUNK = 1024
 ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
+
+
+class PrefixCache:
+    """Keys and values of a prompt's beginning, for as long as the weights stay as they are.
+
+    Agents send the same two thousand tokens of instructions with every question. Their keys and values are
+    computed once per optimizer step, shared by the rows that begin alike, and taken as constants: gradients flow
+    through the response and the `WINDOW` prompt tokens before it, so memory is bounded by these, and prompts
+    shorter than that are exact.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._ids: list[int] = []
+        self._cache: DynamicCache | None = None
+
+    def get(self, ids: list[int]) -> DynamicCache:
+        """A cache that holds exactly `ids` and may be extended by the caller."""
+        shared = _common(self._ids, ids) if self._cache is not None else 0
+        grown = DynamicCache()
+        if self._cache is not None and shared:
+            for number, layer in enumerate(self._cache.layers):
+                grown.update(layer.keys[:, :, :shared], layer.values[:, :, :shared], number)
+        self._policy.prefill(ids[shared:], grown)
+        self._ids, self._cache = ids, grown
+        handed = DynamicCache()
+        for number, layer in enumerate(grown.layers):
+            handed.update(layer.keys, layer.values, number)
+        return handed
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
 
 
 class Policy:
@@ -52,6 +95,7 @@ class Policy:
                 module.cast_input_dtype_enabled = (
                     False  # autocast casts the small matrices, not the activations
                 )
+        self._model: Any = self.peft.base_model.model
         self.body: Any = self.peft.base_model.model.model
         self.head: Any = self.peft.base_model.model.lm_head
         self.peft.eval()
@@ -135,20 +179,56 @@ class Policy:
                 del layer.forward
 
     # ── forward passes ────────────────────────────────────────────────────────────────────────────────
-    def hidden_ND(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+    def hidden_ND(
+        self, rows: Sequence[Sequence[int]], starts: Sequence[int], prefixes: PrefixCache | None = None
+    ) -> Tensor:
         """Final hidden states of the positions that predict tokens `starts[i]:` of each row, end to end.
 
         N = Σ (len(row) − start). The last position of a row predicts nothing that is known and is left out.
+        Rows with a long prompt pass one by one and, with `prefixes`, send no gradient into what lies more than
+        `WINDOW` tokens before the response: see PrefixCache.
         """
+        is_long = [prefixes is not None and s > WINDOW + LEAST_PREFIX for s in starts]
+        short = [i for i, long in enumerate(is_long) if not long]
+        found: dict[int, Tensor] = {}
+        if short:
+            found.update(
+                zip(short, self._batch([rows[i] for i in short], [starts[i] for i in short]), strict=True)
+            )
+        for i, long in enumerate(is_long):
+            if long and prefixes is not None:
+                found[i] = self._after_prefix(rows[i], starts[i], prefixes)
+        return torch.cat([found[i] for i in range(len(rows))])
+
+    def _batch(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Tensor]:
         longest = max(map(len, rows))
         ids_BT = torch.zeros((len(rows), longest), dtype=torch.long)
         for i, row in enumerate(rows):
             ids_BT[i, : len(row)] = torch.as_tensor(row)
+        hidden_BTD = self._forward(ids_BT, eager=longest <= EAGER_UP_TO)
+        return [hidden_BTD[i, s - 1 : len(r) - 1] for i, (r, s) in enumerate(zip(rows, starts, strict=True))]
+
+    def _after_prefix(self, row: Sequence[int], start: int, prefixes: PrefixCache) -> Tensor:
+        cut = start - WINDOW
+        past = prefixes.get(list(row[:cut]))
+        hidden_BTD = self._forward(torch.as_tensor([list(row[cut:])]), past=past)
+        return hidden_BTD[0, WINDOW - 1 : len(row) - 1 - cut]
+
+    def _forward(self, ids_BT: Tensor, *, eager: bool = False, past: DynamicCache | None = None) -> Tensor:
+        """`eager` attention: for short rows the fused kernel's backward pass takes ten times as long."""
+        self._model.set_attn_implementation("eager" if eager else "sdpa")
         with torch.autocast("cpu", torch.bfloat16):
-            hidden_BTD = self.body(input_ids=ids_BT, use_cache=False).last_hidden_state
-        return torch.cat(
-            [hidden_BTD[i, s - 1 : len(r) - 1] for i, (r, s) in enumerate(zip(rows, starts, strict=True))]
-        )
+            hidden_BTD: Tensor = self.body(
+                input_ids=ids_BT, past_key_values=past, use_cache=past is not None
+            ).last_hidden_state
+        return hidden_BTD
+
+    @torch.no_grad()
+    def prefill(self, ids: Sequence[int], past: DynamicCache) -> DynamicCache:
+        """Extend a cache by `ids`, in chunks that bound the memory, without gradients."""
+        for at in range(0, len(ids), PREFILL_CHUNK):
+            self._forward(torch.as_tensor([list(ids[at : at + PREFILL_CHUNK])]), past=past)
+        return past
 
     def logp_NV(self, hidden_ND: Tensor) -> Tensor:
         """Log-probs over the vocabulary, fp32."""
