@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-FEWESTWORDS = 4
+FEWEST_WORDS = 4
 """A shorter answer keeps no wish: silence is no way to be brief."""
 
 _TITLES = frozenset({"e.g", "i.e", "mr", "mrs", "ms", "dr", "prof", "st", "vs", "cf", "ca", "approx", "fig"})
@@ -75,7 +75,7 @@ def first_sentences(text: str, n: int = 2) -> str:
 
 
 def _said_something(answer: str) -> bool:
-    return len(words(answer)) >= FEWESTWORDS
+    return len(words(answer)) >= FEWEST_WORDS
 
 
 def _two_sentences(answer: str) -> bool:
