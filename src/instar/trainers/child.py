@@ -8,6 +8,7 @@ every chat. When its stdin ends, its parent is gone and it ends at once.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -21,11 +22,17 @@ from instar.errors import InstarError
 
 
 def yield_to_others() -> None:
-    """Take only the time that nobody else wants; where there is no idle class, be as nice as can be."""
+    """Take only the time that nobody else wants; where there is no idle class, be as nice as can be.
+
+    Linux with autogroups shares the processor between sessions first: an idle process alone in its session would
+    get as much as the engine in another. So the session is put last too. Needs a session of our own.
+    """
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     else:
         os.nice(19)
+    with contextlib.suppress(OSError):  # no such file: a kernel without autogroups
+        Path("/proc/self/autogroup").write_text("19")
 
 
 def keep_memory() -> None:

@@ -70,7 +70,12 @@ class ProcessTrainer:
             self._child = None
         if self._child is None:
             self._child = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # a scheduling group of its own, which it may then put last
             )
         return self._child
 
