@@ -94,7 +94,11 @@ class Store(Protocol):
     def find_by_context(
         self, key_id: str, context_hashes: Sequence[str], session_id: str | None = None
     ) -> list[Turn]:
-        """Done turns of this key whose `context_hash` is among those given, newest first."""
+        """Done turns of this key whose `context_hash` is among those given, newest first.
+
+        Like those of the next two methods, they come without `messages` and `prompt_ids`, which in a long session
+        take a hundred times longer to read than all the rest; `turn` brings a whole one.
+        """
         ...
 
     def find_by_request(self, key_id: str, session_id: str, request_hash: str) -> list[Turn]:

@@ -244,12 +244,15 @@ def test_a_closed_store_says_so(scene: Scene) -> None:
             use()
 
 
+DATABASE_FILES = ("instar.db", "instar.db-wal", "instar.db-shm", "instar.db-queue", "instar.db-turn")
+
+
 def test_conversations_are_nobody_else_s_business(tmp_path: Path) -> None:
     path = tmp_path / "instar.db"
     store = open_store(url_of(path))
     store.activate("v1", "x")
     modes = {p.name: oct(p.stat().st_mode & 0o777) for p in tmp_path.iterdir()}
-    assert modes == dict.fromkeys(("instar.db", "instar.db-wal", "instar.db-shm"), "0o600")
+    assert modes == dict.fromkeys(DATABASE_FILES, "0o600")
 
 
 def test_writes_reach_the_disk_before_they_are_reported(scene: Scene) -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from instar.errors import LeaseLost
 from instar.records import Judgement, Kind, NextKind, Source, TurnStatus
-from tests.kit.store_scenes import Scene, make_outcome, make_turn
+from instar.store import open_store
+from instar.store.steady import Instant
+from tests.kit.store_scenes import Scene, make_outcome, make_turn, url_of
 
 
 @pytest.fixture
@@ -148,6 +150,26 @@ def test_a_late_judge_is_believed_while_nobody_took_over(scene: Scene) -> None:
     scene.steady.seconds += 100
     scene.store.record_judgement(verdict("t"), item.lease)
     assert scene.waiting() == []
+
+
+def test_a_judge_that_waited_for_the_lock_does_not_take_what_was_leased_meanwhile(scene: Scene) -> None:
+    """Its first look at the clock is older than the other's lease, as if the machine had been started again."""
+    scene.answered("t")
+    scene.said("t", "no")
+    other = open_store(url_of(scene.path), steady=scene.steady)
+    looks = 0
+
+    def slow_steady() -> Instant:
+        nonlocal looks
+        looks += 1
+        now = scene.steady()
+        if looks == 1:
+            scene.steady.seconds += 5
+            assert len(other.lease_unjudged("quick", 9, 60)) == 1
+        return now
+
+    slow = open_store(url_of(scene.path), steady=slow_steady)
+    assert slow.lease_unjudged("slow", 9, 60) == []
 
 
 @pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])

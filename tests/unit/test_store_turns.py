@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,17 @@ def test_found_by_the_same_request_again(scene: Scene) -> None:
     scene.answered("c", request_hash="r", session_id="other")
     scene.answered("d", request_hash="r", key_id="stranger")
     assert [t.id for t in scene.store.find_by_request("key", "s", "r")] == ["b", "a"]
+
+
+def test_turns_that_are_looked_up_come_without_what_is_slow_to_read(scene: Scene) -> None:
+    scene.answered("a", request_hash="r", outcome={"context_hash": "h"})
+    whole = scene.store.turn("a")
+    assert whole is not None
+    assert (len(whole.messages), whole.prompt_ids) == (1, [1, 2, 3])
+    light = replace(whole, messages=[], prompt_ids=[])
+    assert scene.store.find_by_context("key", ["h"]) == [light]
+    assert scene.store.find_by_request("key", "s", "r") == [light]
+    assert scene.store.episode("a") == [light]
 
 
 def test_an_episode_is_read_in_the_order_it_happened(scene: Scene) -> None:

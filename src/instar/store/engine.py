@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from instar.errors import StoreError
+from instar.store.turnstile import Turnstile
 
 BUSY_TIMEOUT_S = 10.0
 _WRITE = "instar_write"
@@ -32,9 +32,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = _parse(url)
         self.engine = _sqlite_engine(self.url) if _is_sqlite(self.url) else _engine(self.url)
-        # SQLite makes writers of other processes wait by sleeping and trying again. Threads of this process
-        # take turns here instead, in order and without sleeping.
-        self._turnstile = threading.Lock()
+        self._turnstile = Turnstile(Path(self.url.database or "")) if _is_sqlite(self.url) else None
         self._closed = False
 
     @contextmanager
@@ -50,15 +48,19 @@ class Database:
         self._check_open()
         with (
             explained(self.url),
-            self._turnstile,
+            self._turnstile.passed(BUSY_TIMEOUT_S) if self._turnstile else nullcontext(),
             self.engine.connect() as conn,
             conn.execution_options(**{_WRITE: True}).begin(),
         ):
             yield conn
 
     def close(self) -> None:
-        self._closed = True
-        self.engine.dispose()
+        """Closing twice is fine. No other thread may be in the middle of something."""
+        if not self._closed:
+            self._closed = True
+            self.engine.dispose()
+            if self._turnstile:
+                self._turnstile.close()
 
     def _check_open(self) -> None:
         if self._closed:

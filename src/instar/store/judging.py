@@ -24,11 +24,13 @@ POISON = "poison"
 
 class Judging(Base):
     def lease_unjudged(self, worker: str, limit: int, ttl_s: float) -> list[JudgeItem]:
-        now = self._steady()
         with self._db.reading() as conn:
-            if conn.execute(_free(now, 1)).first() is None:
+            if conn.execute(_free(self._steady(), 1)).first() is None:
                 return []  # the usual case by far, and it takes no lock
         with self._db.writing() as conn:
+            # Read under the lock: with an older reading, a lease that was taken while this process waited for
+            # the lock would seem to come from the time before a restart.
+            now = self._steady()
             free = conn.execute(_free(now, limit)).all()
             worn_out = [row.id for row in free if (row.tries or 0) >= MAX_TRIES]
             _set_aside(conn, worn_out)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from instar.records import Kind, Message, NextKind, NextState, Turn, TurnStatus
 from instar.store.columns import AnyRow, pack_floats, pack_ids, unpack_floats, unpack_ids
 from instar.store.pieces import Assembler, Pieces, cut_ids, cut_messages, fetch
+from instar.store.schema import turns
 
 _AS_THEY_ARE = (
     "id", "session_id", "episode_id", "parent_id", "key_id", "learner", "version", "pinned", "learn", "choice",
@@ -60,23 +61,33 @@ def _question_at(messages: Sequence[Message]) -> int | None:
     return users[-1] if users else None
 
 
+_SHARED = ("message_hashes", "prompt_hashes")
+light_columns = [column for column in turns.c if column.name not in _SHARED]
+"""All but the messages and the prompt, which take most of the time to read."""
+
+
+def read_light_turns(rows: Iterable[AnyRow]) -> list[Turn]:
+    """Turns without messages and prompt ids, from rows with `light_columns`."""
+    return [_turn(row, [], []) for row in rows]
+
+
 def read_turns(conn: Connection, rows: Iterable[AnyRow]) -> list[Turn]:
     """Whole turns from rows with all columns."""
     found = list(rows)
     whole = Assembler(
         fetch(conn, [hashes for row in found for hashes in (row.message_hashes, row.prompt_hashes)])
     )
-    return [_turn(row, whole) for row in found]
+    return [_turn(row, whole.messages(row.message_hashes), whole.ids(row.prompt_hashes)) for row in found]
 
 
-def _turn(row: AnyRow, whole: Assembler) -> Turn:
+def _turn(row: AnyRow, messages: list[Message], prompt_ids: list[int]) -> Turn:
     return Turn(
         **{name: getattr(row, name) for name in _AS_THEY_ARE},
         kind=Kind(row.kind),
         status=TurnStatus(row.status),
         reason=row.reason,
-        messages=whole.messages(row.message_hashes),
-        prompt_ids=whole.ids(row.prompt_hashes),
+        messages=messages,
+        prompt_ids=prompt_ids,
         response_ids=unpack_ids(row.response_ids),
         logprobs=unpack_floats(row.logprobs),
     )

@@ -15,7 +15,7 @@ from instar.store.columns import dumps
 from instar.store.engine import insert_new
 from instar.store.facts import refresh
 from instar.store.pieces import keep
-from instar.store.rows import read_turns, sampled_row, turn_row
+from instar.store.rows import light_columns, read_light_turns, read_turns, sampled_row, turn_row
 from instar.store.schema import next_states, turns
 
 _HASHES_PER_QUERY = 1000
@@ -62,11 +62,11 @@ class Turns(Base):
             found = [
                 row
                 for some in parts
-                for row in conn.execute(select(turns).where(where, turns.c.context_hash.in_(some)))
+                for row in conn.execute(select(*light_columns).where(where, turns.c.context_hash.in_(some)))
                 if row.status
                 == TurnStatus.DONE  # asked here, lest the database walks all turns by their status
             ]
-            return read_turns(conn, sorted(found, key=lambda row: row.seq, reverse=True))
+        return read_light_turns(sorted(found, key=lambda row: row.seq, reverse=True))
 
     def find_by_request(self, key_id: str, session_id: str, request_hash: str) -> list[Turn]:
         same = (
@@ -74,18 +74,20 @@ class Turns(Base):
             & (turns.c.request_hash == request_hash)
             & (turns.c.key_id == key_id)
         )
-        return self._select(same)[::-1]
+        return self._light(same)[::-1]
 
     def episode(self, episode_id: str) -> list[Turn]:
-        return self._select(turns.c.episode_id == episode_id)
+        return self._light(turns.c.episode_id == episode_id)
 
-    def turn(self, turn_id: str) -> Turn | None:
-        return next(iter(self._select(turns.c.id == turn_id)), None)
-
-    def _select(self, where: ColumnElement[bool]) -> list[Turn]:
+    def _light(self, where: ColumnElement[bool]) -> list[Turn]:
         """Oldest first."""
         with self._db.reading() as conn:
-            return read_turns(conn, conn.execute(select(turns).where(where).order_by(turns.c.seq)))
+            return read_light_turns(conn.execute(select(*light_columns).where(where).order_by(turns.c.seq)))
+
+    def turn(self, turn_id: str) -> Turn | None:
+        with self._db.reading() as conn:
+            found = read_turns(conn, conn.execute(select(turns).where(turns.c.id == turn_id)))
+            return found[0] if found else None
 
     def add_feedback(self, state: NextState) -> None:
         with self._db.writing() as conn:
