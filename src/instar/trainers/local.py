@@ -8,11 +8,9 @@ additions.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,44 +19,22 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from instar.chat_format import ChatFormat
 from instar.errors import TrainingError
-from instar.records import UpdateJob, UpdateResult, WeightedSample
+from instar.records import UpdateJob, UpdateResult
 from instar.trainers import losses
 from instar.trainers.gate import Gate
 from instar.trainers.policy import Policy, PrefixCache
+from instar.trainers.prepare import (
+    CHUNK,
+    Anchor,
+    Prepared,
+    Preparer,
+    default_anchors,
+    mismatch,
+    prepare_anchors,
+)
 
 OPTIMIZER_FILE = "optimizer.safetensors"
-CHUNK = 256
-"""Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
-
-
-@dataclass(slots=True)
-class Prepared:
-    """A sample with everything that stays fixed during the update."""
-
-    sample: WeightedSample
-    old_logp_T: Tensor
-    importance_T: Tensor
-    teacher_ids_TK: Tensor | None
-    teacher_logp_TK: Tensor | None
-    reference_ids_TK: Tensor | None
-    reference_logp_TK: Tensor | None
-    weights: dict[str, Tensor]
-
-    @property
-    def row(self) -> list[int]:
-        return [*self.sample.prompt_ids, *self.sample.response_ids]
-
-    @property
-    def start(self) -> int:
-        return len(self.sample.prompt_ids)
-
-
-@dataclass(slots=True)
-class Anchor:
-    ids: list[int]
-    reference_logp_TV: Tensor
 
 
 def compute(job: UpdateJob) -> UpdateResult:
@@ -88,8 +64,8 @@ def run_update(job: UpdateJob, policy: Policy, gate: Gate | None) -> UpdateResul
     else:
         policy.load(parent)
     settings = job.settings
-    prefixes = PrefixCache(policy)
-    prepared = [prepare(policy, sample, settings, prefixes) for sample in job.samples]
+    prepare = Preparer(policy, settings)
+    prepared = [prepare(sample) for sample in job.samples]
     choose = random.Random(job.seed)
     anchors = prepare_anchors(policy, job.anchors or default_anchors(Path(job.model_dir)))
     optimizer = make_optimizer(policy, settings, learning_rate(job), parent)
@@ -135,74 +111,6 @@ def learning_rate(job: UpdateJob) -> float:
     """lr · scale · (how much the batch has to say). Adam forgets the size of a loss, so it is put back here."""
     said = sum(min(1.0, sum(map(abs, [*s.pg_T, *s.distill_T, *s.nll_T, *s.kl_T]))) for s in job.samples)
     return float(job.settings["lr"]) * float(job.settings.get("scale", 1.0)) * said / len(job.samples)
-
-
-# ── what stays fixed during the update ────────────────────────────────────────────────────────────────────
-@torch.no_grad()
-def prepare(
-    policy: Policy, sample: WeightedSample, settings: dict[str, Any], prefixes: PrefixCache
-) -> Prepared:
-    row, start = [*sample.prompt_ids, *sample.response_ids], len(sample.prompt_ids)
-    plain_TD = policy.hidden_ND([row], [start], prefixes)
-    wants_teacher = any(sample.distill_T)
-    hinted_TD = base_TD = None
-    if wants_teacher:
-        teacher = [*(sample.teacher_prompt_ids or []), *sample.response_ids]
-        hinted_TD = policy.hidden_ND([teacher], [len(teacher) - len(sample.response_ids)], prefixes)
-    if any(sample.kl_T):
-        with policy.as_base():
-            base_TD = policy.hidden_ND([row], [start], PrefixCache(policy))
-    top_k, strength = int(settings["top_k"]), float(settings.get("guidance", 1.0))
-    old, taught, pulled = [], [], []
-    token_T = torch.as_tensor(sample.response_ids)
-    for at in range(0, len(token_T), CHUNK):
-        part = slice(at, at + CHUNK)
-        plain_TV = policy.logp_NV(plain_TD[part])
-        old.append(plain_TV.gather(-1, token_T[part, None])[:, 0])
-        if hinted_TD is not None:
-            mixed_TV = losses.guided(plain_TV, policy.logp_NV(hinted_TD[part]), strength)
-            taught.append(mixed_TV.topk(top_k, -1))
-        if base_TD is not None:
-            pulled.append(policy.logp_NV(base_TD[part]).topk(top_k, -1))
-    old_T = torch.cat(old)
-    mu_T = torch.as_tensor(sample.logprobs) if len(sample.logprobs) == len(token_T) else old_T
-    return Prepared(
-        sample=sample,
-        old_logp_T=old_T,
-        importance_T=losses.importance_T(old_T, mu_T),
-        teacher_ids_TK=torch.cat([t.indices for t in taught]) if taught else None,
-        teacher_logp_TK=torch.cat([t.values for t in taught]) if taught else None,
-        reference_ids_TK=torch.cat([t.indices for t in pulled]) if pulled else None,
-        reference_logp_TK=torch.cat([t.values for t in pulled]) if pulled else None,
-        weights={
-            name: torch.as_tensor(getattr(sample, f"{name}_T"), dtype=torch.float32)
-            for name in ("pg", "distill", "nll", "kl")
-        },
-    )
-
-
-@torch.no_grad()
-def prepare_anchors(policy: Policy, anchors: Sequence[Sequence[int]]) -> list[Anchor]:
-    with policy.as_base():
-        return [Anchor(list(ids), policy.logp_NV(policy.hidden_ND([ids], [1]))) for ids in anchors]
-
-
-@lru_cache(maxsize=4)
-def default_anchors(model_dir: Path) -> list[list[int]]:
-    """The package's own neutral texts in the ids of this model."""
-    chat = ChatFormat(model_dir)
-    texts = json.loads((Path(__file__).parent / "data" / "anchors.json").read_text("utf-8"))["texts"]
-    return [chat.encode(text) for text in texts]
-
-
-def mismatch(prepared: Sequence[Prepared]) -> float | None:
-    """Mean |log π_old − μ| over sampled tokens: what engine and trainer disagree by. None without log-probs."""
-    gaps = [
-        (p.old_logp_T - torch.as_tensor(p.sample.logprobs)).abs()
-        for p in prepared
-        if len(p.sample.logprobs) == len(p.sample.response_ids)
-    ]
-    return float(torch.cat(gaps).mean()) if gaps else None
 
 
 # ── optimizer steps ───────────────────────────────────────────────────────────────────────────────────────
@@ -262,13 +170,13 @@ def components(item: Prepared, where: slice, logp_TV: Tensor, settings: dict[str
             float(settings["clip_high"]),
         )
         terms["pg"] = loss_T[weight["pg"] != 0].sum()
-    if item.teacher_ids_TK is not None and item.teacher_logp_TK is not None:
-        loss_T = losses.reverse_kl_T(logp_TV, item.teacher_ids_TK[where], item.teacher_logp_TK[where])
+    if item.target is not None:
+        loss_T = losses.reverse_kl_T(logp_TV, item.target.ids_TK[where], item.target.logp_TK[where])
         terms["distill"] = losses.weighted_sum(loss_T, weight["distill"])
     if bool(weight["nll"].any()):
         terms["nll"] = losses.weighted_sum(-logp_T, weight["nll"])
-    if item.reference_ids_TK is not None and item.reference_logp_TK is not None:
-        loss_T = losses.reverse_kl_T(logp_TV, item.reference_ids_TK[where], item.reference_logp_TK[where])
+    if item.reference is not None:
+        loss_T = losses.reverse_kl_T(logp_TV, item.reference.ids_TK[where], item.reference.logp_TK[where])
         terms["kl"] = losses.weighted_sum(loss_T, weight["kl"])
     return terms
 

@@ -16,6 +16,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import linear
@@ -125,7 +126,7 @@ class Policy:
         try:
             shape = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
             tensors = load_file(folder / ADAPTER_FILE)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise TrainingError(f"the parent's adapter in {folder} cannot be read: {error}") from error
         if (shape.get("r"), shape.get("lora_alpha")) != (self.rank, self.alpha):
             raise TrainingError(

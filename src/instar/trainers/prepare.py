@@ -1,0 +1,152 @@
+"""What stays fixed during an update: π_old, the teacher's and the reference's likeliest tokens, the anchors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from instar.chat_format import ChatFormat
+from instar.records import WeightedSample
+from instar.trainers import losses
+from instar.trainers.policy import Policy, PrefixCache
+
+CHUNK = 256
+"""Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The K likeliest next tokens of a fixed model at each of T positions, with their log-probs."""
+
+    ids_TK: Tensor
+    logp_TK: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A sample with everything that stays fixed during the update. `target` is the teacher's."""
+
+    sample: WeightedSample
+    old_logp_T: Tensor
+    importance_T: Tensor
+    target: Target | None
+    reference: Target | None
+    weights: dict[str, Tensor]
+
+    @property
+    def row(self) -> list[int]:
+        return [*self.sample.prompt_ids, *self.sample.response_ids]
+
+    @property
+    def start(self) -> int:
+        return len(self.sample.prompt_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A neutral text and base's log-probs of each next token."""
+
+    ids: list[int]
+    reference_logp_TV: Tensor
+
+
+class Preparer:
+    """Computes what stays fixed, sharing the beginnings of long prompts."""
+
+    def __init__(self, policy: Policy, settings: dict[str, Any]) -> None:
+        self._policy = policy
+        self._top_k = int(settings["top_k"])
+        self._guidance = float(settings["guidance"])
+        self._teacher_is_base = settings["teacher"] == "base"
+        self._old, self._base = PrefixCache(policy), PrefixCache(policy)
+
+    def __call__(self, sample: WeightedSample) -> Prepared:
+        old_T = self._logp_of_response(sample)
+        has_mu = len(sample.logprobs) == len(sample.response_ids)
+        mu_T = torch.as_tensor(sample.logprobs) if has_mu else old_T
+        return Prepared(
+            sample=sample,
+            old_logp_T=old_T,
+            importance_T=losses.importance_T(old_T, mu_T),
+            target=self._teacher(sample) if any(sample.distill_T) else None,
+            reference=self._reference(sample) if any(sample.kl_T) else None,
+            weights={
+                name: torch.as_tensor(getattr(sample, f"{name}_T"), dtype=torch.float32)
+                for name in ("pg", "distill", "nll", "kl")
+            },
+        )
+
+    def _hidden_TD(self, prompt: Sequence[int], sample: WeightedSample, *, base: bool) -> Tensor:
+        mode: AbstractContextManager[None] = self._policy.as_base() if base else nullcontext()
+        with mode:
+            return self._policy.hidden_ND(
+                [[*prompt, *sample.response_ids]], [len(prompt)], self._base if base else self._old
+            )
+
+    @torch.no_grad()
+    def _logp_of_response(self, sample: WeightedSample) -> Tensor:
+        hidden_TD = self._hidden_TD(sample.prompt_ids, sample, base=False)
+        token_T = torch.as_tensor(sample.response_ids)
+        found = [
+            self._policy.logp_NV(hidden_TD[at : at + CHUNK]).gather(-1, token_T[at : at + CHUNK, None])[:, 0]
+            for at in range(0, len(token_T), CHUNK)
+        ]
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def _teacher(self, sample: WeightedSample) -> Target:
+        base = self._teacher_is_base
+        hinted_TD = self._hidden_TD(sample.teacher_prompt_ids or [], sample, base=base)
+        plain_TD = None
+        if self._guidance != 1.0:
+            plain_TD = self._hidden_TD(sample.prompt_ids, sample, base=base)
+        return self._likeliest(hinted_TD, plain_TD)
+
+    @torch.no_grad()
+    def _reference(self, sample: WeightedSample) -> Target:
+        return self._likeliest(self._hidden_TD(sample.prompt_ids, sample, base=True), None)
+
+    def _likeliest(self, hidden_TD: Tensor, plain_TD: Tensor | None) -> Target:
+        ids, values = [], []
+        for at in range(0, len(hidden_TD), CHUNK):
+            logp_TV = self._policy.logp_NV(hidden_TD[at : at + CHUNK])
+            if plain_TD is not None:
+                plain_TV = self._policy.logp_NV(plain_TD[at : at + CHUNK])
+                logp_TV = losses.guided(plain_TV, logp_TV, self._guidance)
+            top = logp_TV.topk(self._top_k, -1)
+            ids.append(top.indices)
+            values.append(top.values)
+        return Target(torch.cat(ids), torch.cat(values))
+
+
+@torch.no_grad()
+def prepare_anchors(policy: Policy, anchors: Sequence[Sequence[int]]) -> list[Anchor]:
+    """Base's view of the anchors: about 12 texts of 60 tokens, 12 MB each."""
+    with policy.as_base():
+        return [Anchor(list(ids), policy.logp_NV(policy.hidden_ND([ids], [1]))) for ids in anchors]
+
+
+@lru_cache(maxsize=4)
+def default_anchors(model_dir: Path) -> list[list[int]]:
+    """The package's own neutral texts in the ids of this model."""
+    chat = ChatFormat(model_dir)
+    texts = json.loads((Path(__file__).parent / "data" / "anchors.json").read_text("utf-8"))["texts"]
+    return [chat.encode(text) for text in texts]
+
+
+def mismatch(prepared: Sequence[Prepared]) -> float | None:
+    """Mean |log π_old − μ| over sampled tokens: what engine and trainer disagree by. None without log-probs."""
+    gaps = [
+        (p.old_logp_T - torch.as_tensor(p.sample.logprobs)).abs()
+        for p in prepared
+        if len(p.sample.logprobs) == len(p.sample.response_ids)
+    ]
+    return float(torch.cat(gaps).mean()) if gaps else None

@@ -1,0 +1,134 @@
+"""Forward passes: long prompts give what short paths give, and sampling tells the log-probs it sampled with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from instar.trainers import policy as policy_module
+from instar.trainers.policy import Policy, PrefixCache
+from instar.trainers.sampling import sample
+from tests.kit.tiny_model import STOP_ID, write_tiny_model
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    found = Policy(write_tiny_model(tmp_path_factory.mktemp("tiny")), rank=4, alpha=8)
+    found.reset(1)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(2)
+        for _, parameter in found.named_parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return found
+
+
+def tokens(count: int, seed: int) -> list[int]:
+    found: list[int] = torch.randint(3, 259, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return found
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window so small that prompts of a test are long."""
+    monkeypatch.setattr(policy_module, "WINDOW", 8)
+    monkeypatch.setattr(policy_module, "LEAST_PREFIX", 4)
+    monkeypatch.setattr(policy_module, "PREFILL_CHUNK", 16)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_prefix_in_the_cache_gives_the_same_log_probs(policy: Policy) -> None:
+    shared = tokens(40, 1)
+    rows = [
+        [*shared, *tokens(12, 2)],
+        [*shared, *tokens(20, 3)],
+        tokens(10, 4),
+        [*shared[:30], *tokens(25, 5)],
+    ]
+    starts = [48, 50, 4, 45]
+    with torch.no_grad():
+        plain_NV = policy.logp_NV(policy.hidden_ND(rows, starts))
+        cached_NV = policy.logp_NV(policy.hidden_ND(rows, starts, PrefixCache(policy)))
+    assert plain_NV.shape == cached_NV.shape == (4 + 10 + 6 + 10, 259)
+    assert (plain_NV - cached_NV).abs().max() < 0.15  # bf16 adds in another order
+    assert (plain_NV - cached_NV).abs().mean() < 0.01
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_shared_beginning_is_computed_once(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefilled: list[int] = []
+    plain = Policy.prefill
+
+    def counting(self: Policy, ids: list[int], past: object) -> object:
+        prefilled.append(len(ids))
+        return plain(self, ids, past)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Policy, "prefill", counting)
+    shared = tokens(40, 1)
+    rows = [[*shared, *tokens(14, seed)] for seed in (2, 3)]
+    with torch.no_grad():
+        policy.hidden_ND(rows, [50, 50], PrefixCache(policy))
+    assert prefilled == [42, 2]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_gradients_flow_through_the_window_and_no_further(policy: Policy) -> None:
+    row = [*tokens(40, 1), *tokens(6, 2)]
+    hidden_ND = policy.hidden_ND([row], [40], PrefixCache(policy))
+    gradients = torch.autograd.grad(hidden_ND.float().sum(), policy.parameters, allow_unused=True)
+    assert all(g is not None and bool(torch.isfinite(g).all()) for g in gradients)
+    assert hidden_ND.shape == (6, 64)
+
+
+def test_base_is_the_model_without_its_adapter(policy: Policy) -> None:
+    row = tokens(12, 1)
+    with torch.no_grad():
+        adapted = policy.hidden_ND([row], [4])
+        with policy.as_base():
+            base = policy.hidden_ND([row], [4])
+        again = policy.hidden_ND([row], [4])
+    assert not torch.equal(adapted, base)
+    assert torch.equal(adapted, again)
+
+
+@pytest.mark.parametrize("as_base", [False, True])
+def test_sampled_log_probs_are_those_of_the_training_pass(policy: Policy, as_base: bool) -> None:
+    prompts = [tokens(5, 1), tokens(17, 2)]
+
+    def both() -> tuple[list[float], torch.Tensor]:
+        answers = sample(policy, prompts, stop_ids=[STOP_ID], max_tokens=12, temperature=0.7, seed=3)
+        rows = [[*p, *a.ids] for p, a in zip(prompts, answers, strict=True)]
+        with torch.no_grad():
+            logp_NV = policy.logp_NV(policy.hidden_ND(rows, [len(p) for p in prompts]))
+        token_N = torch.tensor([i for a in answers for i in a.ids])
+        return [x for a in answers for x in a.logprobs], logp_NV.gather(-1, token_N[:, None])[:, 0]
+
+    if as_base:
+        with policy.as_base():
+            told, computed_N = both()
+    else:
+        told, computed_N = both()
+    assert (torch.tensor(told) - computed_N).abs().mean() < 0.03
+
+
+def test_the_same_seed_gives_the_same_answers(policy: Policy) -> None:
+    prompts = [tokens(5, 1), tokens(9, 2)]
+    once = sample(policy, prompts, stop_ids=[STOP_ID], max_tokens=8, temperature=1.0, seed=3)
+    again = sample(policy, prompts, stop_ids=[STOP_ID], max_tokens=8, temperature=1.0, seed=3)
+    other = sample(policy, prompts, stop_ids=[STOP_ID], max_tokens=8, temperature=1.0, seed=4)
+    assert [a.ids for a in once] == [a.ids for a in again]
+    assert [a.ids for a in once] != [a.ids for a in other]
+
+
+def test_an_answer_ends_at_a_stop_token_and_the_others_go_on(policy: Policy) -> None:
+    prompts = [tokens(5, 1), tokens(9, 2)]
+    greedy = sample(policy, prompts, stop_ids=[], max_tokens=8, temperature=0.0, seed=0)
+    stop = greedy[0].ids[2]
+    ended, other = sample(policy, prompts, stop_ids=[stop], max_tokens=8, temperature=0.0, seed=0)
+    assert ended.ids == greedy[0].ids[: greedy[0].ids.index(stop) + 1]
+    assert ended.ended
+    assert len(ended.logprobs) == len(ended.ids)
+    if stop not in greedy[1].ids:
+        assert other.ids == greedy[1].ids
+        assert not other.ended
