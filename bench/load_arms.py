@@ -190,15 +190,15 @@ def _kill(server: Server, victim: str, rng: random.Random, gap_s: float, aim: bo
     if aim:
         _until(lambda: bool(server.status()["training"]["running"]), 120.0, every_s=0.3)
         time.sleep(rng.uniform(0.0, 6.0))
+    if victim == "trainer":
+        _until(lambda: bool(server.status()["loops"]["trainer"].get("alive")), 120.0, every_s=0.3)
     status = server.status()
     running, began = bool(status["training"]["running"]), time.monotonic()
     if victim == "server":
         server.kill()
         server.start()
         return {"who": victim, "update_running": running, "back_s": round(time.monotonic() - began, 2)}
-    pid = status["loops"]["trainer"].get("pid")
-    if not pid:
-        return {"who": "nobody", "update_running": running, "back_s": None}
+    pid = status["loops"]["trainer"]["pid"]
     os.kill(pid, signal.SIGKILL)
     back = _until(lambda: _replaced(server.status(), pid), 90.0, every_s=0.3)
     took = round(time.monotonic() - began, 2) if back else None

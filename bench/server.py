@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+READY_LINE = b"Instar is ready"
 START_S = 300.0
 """A first start converts the starter model, which takes about a minute."""
 
@@ -50,8 +51,12 @@ class Server:
         return [sys.executable, "-m", "instar", "serve", *where]
 
     def start(self) -> None:
-        """Returns when GET /ready says yes. Raises ServerDied."""
-        began = time.monotonic()
+        """Returns when the new server says that it is ready, and GET /ready too. Raises ServerDied.
+
+        The route alone would not do: after a kill the gateway of the dead server may still answer for a
+        moment, before it notices.
+        """
+        began, seen = time.monotonic(), self._log.stat().st_size if self._log.exists() else 0
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -61,7 +66,7 @@ class Server:
                 env={**os.environ, **self._extra},
                 start_new_session=True,
             )
-        while not self.ready():
+        while not (READY_LINE in self._log.read_bytes()[seen:] and self.ready()):
             if self._process.poll() is not None or time.monotonic() - began > START_S:
                 self.stop()
                 raise ServerDied(f"no server came up:\n{self.log_end()}")
