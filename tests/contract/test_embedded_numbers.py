@@ -236,9 +236,21 @@ def _write_model(folder: Path, kind: str, **changes: Any) -> Path:
     return folder
 
 
+LEAN = ("llama", "llama3 rope", "mistral, no window", "qwen2", "qwen3")
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
+    "llama3 rope": {
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 10_000.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        }
+    },
     "mistral": {"sliding_window": 6},
+    "mistral, no window": {"sliding_window": None},
     "qwen2": {"tie_word_embeddings": True},
     "qwen3": {"head_dim": 16},
     "gemma2": {"head_dim": 8, "sliding_window": 5, "query_pre_attn_scalar": 8},
@@ -250,9 +262,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_architectures_give_their_own_numbers(kind: str, tmp_path: Path) -> None:
-    folder = _write_model(tmp_path / kind, kind, **KINDS[kind])
+    name = {"llama3 rope": "llama", "mistral, no window": "mistral"}.get(kind, kind)
+    folder = _write_model(tmp_path / "model", name, **KINDS[kind])
     network = plain(folder)
     model = load_model(folder, torch.float32, CPU)
+    assert (model.lean is not None) == (kind in LEAN)
     ids = [(5 * i) % 90 + 3 for i in range(30)]
     expected = reference_logprobs(network, ids)
     streams = [Stream(kv.StreamCache(model.layout, 40), None) for _ in range(2)]
@@ -292,6 +306,7 @@ def test_bf16_is_near_fp32(tiny_model: Path) -> None:
     ids = list(range(40, 80))
     stream = Stream(kv.StreamCache(model.layout, 64), None)
     found = torch.log_softmax(model.prefill(stream, ids, all_logits=True).float(), dim=-1)[:-1]
+    assert model.lean is not None
     expected = reference_logprobs(plain(tiny_model), ids)
     assert float((found - expected).abs().mean()) < 0.1
     assert isinstance(model.layout.bytes_per_token, int)

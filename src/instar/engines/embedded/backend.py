@@ -83,7 +83,7 @@ class EmbeddedBackend:
         self.max_model_len = min(facts.context_length, self._settings.max_cached_tokens)
         torch.set_num_threads(self._settings.threads or max(1, _cores() - 1))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        model = load_model(self._folder, self._dtype, device)
+        model = load_model(self._folder, self._dtype, device, self.max_model_len)
         self.vocab_size = model.vocab_size
         return model
 

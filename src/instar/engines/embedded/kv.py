@@ -47,19 +47,21 @@ class StreamCache:
     def __init__(self, layout: Layout, capacity: int) -> None:
         self.capacity, self.length = capacity, 0
         options: dict[str, Any] = {"dtype": layout.dtype, "device": layout.device}
-        self._whole: Tensor | None = None
+        self.whole: Tensor | None = None  # (layers, 2K, capacity, D): keys, then values
         self._parts: list[Tensor] = []
         if layout.is_uniform:
             heads, dim, _ = layout.layers[0]
-            self._whole = torch.empty(2 * len(layout.layers), heads, capacity, dim, **options)
+            self.whole = torch.empty(len(layout.layers), 2 * heads, capacity, dim, **options)
         else:
             for heads, dk, dv in layout.layers:
                 self._parts += [torch.empty(heads, capacity, dim, **options) for dim in (dk, dv)]
 
     def views(self, start: int, stop: int) -> Sequence[Tensor]:
         """Keys and values of layer 0, of layer 1, …: each (K, stop − start, D), not copied."""
-        if self._whole is not None:  # one call for all layers: it matters, at sixty views a stream a step
-            return self._whole[:, :, start:stop].unbind(0)
+        if self.whole is not None:  # one call for all layers: it matters, at sixty views a stream a step
+            layers, both, capacity, dim = self.whole.shape
+            split = self.whole.view(2 * layers, both // 2, capacity, dim)
+            return split[:, :, start:stop].unbind(0)
         return [part[:, start:stop] for part in self._parts]
 
     def copy_from(self, other: StreamCache, length: int) -> None:
@@ -67,6 +69,20 @@ class StreamCache:
         for mine, theirs in zip(self.views(0, length), other.views(0, length), strict=True):
             mine.copy_(theirs)
         self.length = length
+
+
+def causal_mask(past: int, count: int, groups: int, window: int, like: Tensor) -> Tensor | None:
+    """Additive (G·T, S) mask for T = count new tokens after `past` ones; None where one token sees all."""
+    if count == 1:
+        return None
+    total = past + count
+    at = torch.arange(past, total, device=like.device)[:, None]
+    keys = torch.arange(total, device=like.device)[None, :]
+    hidden = keys > at
+    if window:
+        hidden |= keys <= at - window
+    mask_TS = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+    return mask_TS.masked_fill_(hidden, float("-inf")).repeat(groups, 1)
 
 
 class Batch(Cache):  # type: ignore[misc]
@@ -103,16 +119,7 @@ class Batch(Cache):  # type: ignore[misc]
         """Additive (G·T, S) mask of a prompt chunk, the same for all layers of one window; None: see all."""
         key = (groups, window)
         if key not in self._masks:
-            self._masks[key] = None
-            total = self._past + self.count
-            if self.count > 1:
-                at = torch.arange(self._past, total, device=like.device)[:, None]
-                keys = torch.arange(total, device=like.device)[None, :]
-                hidden = keys > at
-                if window:
-                    hidden |= keys <= at - window
-                mask_TS = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-                self._masks[key] = mask_TS.masked_fill_(hidden, float("-inf")).repeat(groups, 1)
+            self._masks[key] = causal_mask(self._past, self.count, groups, window, like)
         return self._masks[key]
 
     def advance(self) -> None:
