@@ -351,3 +351,16 @@ def test_what_is_started_follows_the_settings(tmp_path: Path) -> None:
     )
     made = build_supervisor(remote, state, "http://127.0.0.1:1", print, lambda: None)
     assert list(made.children) == ["gateway", "judge"]
+
+
+def test_broken_lifeline_lets_a_child_end_in_order(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys, time; from instar.workers import lifeline\n"
+        f"def end(*_): open({str(tmp_path / 'clean')!r}, 'w').close(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end); lifeline.hold(grace_s=60.0); time.sleep(600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(60) == 0
+    assert (tmp_path / "clean").exists()
