@@ -193,6 +193,16 @@ def test_a_database_held_by_another_program_is_an_error_after_a_while(
     other.close()
 
 
+def test_a_write_holds_the_lock_from_its_start(scene: Scene) -> None:
+    """Else what it read first could be outdated by the time it writes, and SQLite would refuse it in its middle."""
+    other = sqlite3.connect(scene.path, timeout=0, isolation_level=None)
+    with scene.store._db.writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN IMMEDIATE")
+    with scene.store._db.reading():
+        other.execute("BEGIN IMMEDIATE")
+    other.close()
+
+
 def test_a_damaged_file_says_what_to_do(scene: Scene) -> None:
     for n in range(20):
         scene.answered(f"t{n}")

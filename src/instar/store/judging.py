@@ -49,7 +49,11 @@ class Judging(Base):
 
 
 def _free(now: Instant, limit: int) -> AnySelect:
-    """Turns to be judged that nobody holds, oldest first; the same test as `steady.ran_out`."""
+    """Turns to be judged that nobody holds, oldest first.
+
+    A lease is over when its time is up or the machine was started again since. Where the system does not tell its
+    starts apart, a clock that stands before the lease's beginning does.
+    """
     over = or_(
         leases.c.token.is_(None),
         leases.c.boot != now.boot,

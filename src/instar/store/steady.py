@@ -37,8 +37,3 @@ def _boot_id() -> str:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
         return ""
-
-
-def ran_out(now: Instant, boot: str, taken_s: float, expires_s: float) -> bool:
-    """Whether a lease is over: its time is up, or the machine was started again since."""
-    return now.boot != boot or now.seconds >= expires_s or now.seconds < taken_s
