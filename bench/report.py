@@ -36,7 +36,7 @@ def _learn(console: Console, arm: str, figures: Figures) -> None:
         console.print(
             f"seed {seed}: kept {_two(line['kept']['before']['share'])} → {_two(line['kept']['after']['share'])}"
             f" under {served}; {line['updates']} updates; {_two(line['words_after'])} words an answer;"
-            f" {line['wall_s']} s"
+            f" KL to base {_kl(line['gate'])}; {line['wall_s']} s"
         )
     judge = figures["judge"]
     console.print(
@@ -88,6 +88,12 @@ def _longprompt(console: Console, arm: str, figures: Figures) -> None:
 def _kill(console: Console, arm: str, figures: Figures) -> None:
     for name, value in figures.items():
         console.print(f"{name}: {value}")
+
+
+def _kl(checks: Figures | None) -> str:
+    """Nats a token on unrelated prompts, as the product's own gate measured it for the last version."""
+    value = ((checks or {}).get("kl") or {}).get("value")
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _two(value: float | None) -> str:

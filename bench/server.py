@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx
 
+from instar.config import TrainSettings
+
 READY_LINE = b"Instar is ready"
 START_S = 300.0
 """A first start converts the starter model, which takes about a minute."""
@@ -162,7 +164,7 @@ class Server:
         return False
 
 
-def busy(status: dict[str, Any], fewest: int = 3) -> bool:
+def busy(status: dict[str, Any], fewest: int = TrainSettings().min_batch) -> bool:
     """Whether an update runs or will come without further talk (`fewest` judged turns will do for one)."""
     waiting = status.get("counts", {}).get("waiting", {})
     left = waiting if isinstance(waiting, dict) else {}

@@ -16,6 +16,7 @@ from bench.prompts import TRAIN
 from bench.server import busy
 from bench.talk import Answer, Client, evaluate, interact, shuffled_questions
 from bench.users import TWO_SENTENCES, WishUser
+from instar.config import TrainSettings
 
 
 class Stub:
@@ -126,8 +127,8 @@ def test_no_question_comes_again_before_all_were_asked() -> None:
 @pytest.mark.parametrize(
     ("waiting", "running", "expected"),
     [
-        ({"unjudged": 0, "trainable": 2}, False, False),
-        ({"unjudged": 0, "trainable": 3}, False, True),
+        ({"unjudged": 0, "trainable": TrainSettings().min_batch - 1}, False, False),
+        ({"unjudged": 0, "trainable": TrainSettings().min_batch}, False, True),
         ({"unjudged": 1, "trainable": 0}, False, True),
         ({"unjudged": 0, "trainable": 0}, True, True),
     ],
