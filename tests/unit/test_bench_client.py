@@ -16,6 +16,7 @@ from bench.prompts import TRAIN
 from bench.server import busy
 from bench.talk import Answer, Client, evaluate, interact, shuffled_questions
 from bench.users import TWO_SENTENCES, WishUser
+
 from instar.config import TrainSettings
 
 
