@@ -19,6 +19,9 @@ NGRAM_SIZES = (2, 3, 4)
 COUNT_WEIGHT = 0.2
 """The embedding and the n-grams have norm 1; the counts must not outweigh them."""
 
+REPEAT_WEIGHT = 2.0
+"""Asking the same again is rare and tells much, so it stands beside the other parts and not among the counts."""
+
 COUNT_NAMES = (
     "log_length",
     "asks",
@@ -29,16 +32,15 @@ COUNT_NAMES = (
     "has_colon",
     "has_digit",
     "symbols",
-    "repeats_question",
 )
 
 
 def feature_dim(embedding_dim: int) -> int:
-    return embedding_dim + NGRAM_DIM + len(COUNT_NAMES)
+    return embedding_dim + NGRAM_DIM + len(COUNT_NAMES) + 1
 
 
 def features(text: str, question: str, embedding_D: Floats, center_D: Floats) -> Floats:
-    """One row [embedding_dim + NGRAM_DIM + counts], float32.
+    """One row [embedding_dim + NGRAM_DIM + counts + 1], float32.
 
     `question` is the user's message that the judged answer replies to ("" where unknown). `center_D` is the
     mean embedding of the phrases: e5 vectors lie in a narrow cone, and only what differs from its axis tells.
@@ -46,8 +48,10 @@ def features(text: str, question: str, embedding_D: Floats, center_D: Floats) ->
     moved_D = embedding_D - center_D
     length = float(np.linalg.norm(moved_D))
     moved_D = moved_D / length if length > 0 else moved_D
-    row = np.concatenate([moved_D, hashed_ngrams(text), COUNT_WEIGHT * counts(text, question)])
-    return row.astype(np.float32)
+    again = np.array([REPEAT_WEIGHT * repeated(text, question)])
+    return np.concatenate([moved_D, hashed_ngrams(text), COUNT_WEIGHT * counts(text), again]).astype(
+        np.float32
+    )
 
 
 def ngrams(text: str) -> set[str]:
@@ -65,7 +69,7 @@ def hashed_ngrams(text: str) -> Floats:
     return row / np.float32(length) if length > 0 else row
 
 
-def counts(text: str, question: str) -> Floats:
+def counts(text: str) -> Floats:
     """General figures of a text, each about 0…1."""
     short = unicodedata.normalize("NFKC", clean(text))  # also folds the wide forms of ? ! :
     values = (
@@ -78,7 +82,6 @@ def counts(text: str, question: str) -> Floats:
         float(":" in short),
         float(any(char.isdigit() for char in short)),
         min(sum(unicodedata.category(char) == "So" for char in short), 3) / 3,
-        repeated(text, question),
     )
     return np.asarray(values, dtype=np.float32)
 

@@ -118,21 +118,30 @@ def _curvature(padded_NG: Floats, share_MN: Floats) -> float:
     return 1.02 * value
 
 
-def fit_heads(phrases: list[Phrase], embedding: Embedding, heads: int = HEADS, seed: int = SEED) -> Heads:
+def fit_heads(
+    phrases: list[Phrase], embedding: Embedding, heads: int = HEADS, seed: int = SEED, steps: int = STEPS
+) -> Heads:
     rows_NF, center_D = embed_phrases(phrases, embedding)
-    return fit_rows(phrases, rows_NF, center_D, heads, seed)
+    return fit_rows(phrases, rows_NF, center_D, heads, seed, steps)
 
 
 def fit_rows(
-    phrases: list[Phrase], rows_NF: Floats, center_D: Floats, heads: int = HEADS, seed: int = SEED
+    phrases: list[Phrase],
+    rows_NF: Floats,
+    center_D: Floats,
+    heads: int = HEADS,
+    seed: int = SEED,
+    steps: int = STEPS,
 ) -> Heads:
     """Fit from features that were computed already."""
     class_N = np.array([CLASSES.index(phrase.label) for phrase in phrases])
-    weight_MCF, bias_MC = fit_softmax(rows_NF, class_N, bootstrap_weights(phrases, heads, seed), len(CLASSES))
+    weight_MCF, bias_MC = fit_softmax(
+        rows_NF, class_N, bootstrap_weights(phrases, heads, seed), len(CLASSES), steps
+    )
     told = [index for index, phrase in enumerate(phrases) if phrase.instructs is not None]
     instructs_N = np.array([int(bool(phrases[index].instructs)) for index in told])
     evenly_1N = np.ones((1, len(told)), dtype=np.float32)
-    pair_12F, pair_12 = fit_softmax(rows_NF[told], instructs_N, evenly_1N, 2)
+    pair_12F, pair_12 = fit_softmax(rows_NF[told], instructs_N, evenly_1N, 2, steps)
     return Heads(
         weight=weight_MCF,
         bias=bias_MC,

@@ -74,7 +74,7 @@ FAILURE_SIGNS: list[re.Pattern[str]] = [
         r"^(?:error|failed|failure|exception)\s?[:!] ?\S",
         r"^(?:an? )?(?:unexpected )?error (?:occurred|while|in|executing|reading|running|calling)\b",
         r"^(?:failed|unable|could not|cannot|can't) to? ?\w+",
-        r": command not found$|^command not found:",
+        r"\bcommand not found(?:$|: )",
         r"\bis not recognized as an internal or external command",
         r": (?:No such file or directory|Permission denied|Operation not permitted|Is a directory"
         r"|Not a directory|No space left on device|File exists|Connection refused|Connection timed out"

@@ -58,8 +58,10 @@ def read_result(text: str) -> int | None:
         vote = judge(lines)
         if vote is not None:
             return vote
-    if lines[0][0] in "{[":
-        return _by_json(text.strip()) if whole or len(text) <= MAX_JSON_CHARS else None
+    if lines[0][0] in "{[" and len(text) <= MAX_JSON_CHARS:
+        fields = _as_json(text)
+        if fields is not None:
+            return _by_fields(fields) if isinstance(fields, dict) else None
     return _by_signs(lines, whole)
 
 
@@ -105,12 +107,12 @@ def _by_signs(lines: Sequence[str], whole: bool) -> int | None:
     return None
 
 
-def _by_json(text: str) -> int | None:
+def _as_json(text: str) -> Any:
+    """The value that a text is the JSON of; None where it is none."""
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return _by_fields(value) if isinstance(value, dict) else None
 
 
 def _by_fields(value: dict[str, Any]) -> int | None:
