@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from instar import __version__
 from instar.cli import main
@@ -375,10 +376,26 @@ def test_progress_is_silent_when_nothing_is_to_be_done(capsys: pytest.CaptureFix
     with progress_bar() as report:
         report("ready", 1.0)
     assert capsys.readouterr().err == ""
+
+
+def test_progress_in_a_log_is_a_line_for_each_new_thing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar() as report:
+        for fraction in (0.1, 0.2, 0.3):
+            report("converting the model", fraction)
+        report("done", 1.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("  ", 1)[1] for line in lines] == ["converting the model", "done"]
+
+
+def test_progress_in_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr("instar.cli.terminal.err", lambda: terminal)
     with progress_bar() as report:
         report("converting the model", 0.5)
-        report("done", 1.0)
-    assert "done" in capsys.readouterr().err
+        report("converting the model", 1.0)
+    assert "converting the model" in screen.getvalue()
+    assert "100 %" in screen.getvalue()
 
 
 def test_address_without_a_server_behind_it_is_not_left(data_dir: Path) -> None:

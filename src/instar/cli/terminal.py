@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 DataDir = Annotated[
@@ -55,26 +55,29 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, float], None]]:
-    """A bar that appears only when there is something to wait for."""
+    """A bar that appears only when there is something to wait for; in a log, a line for each new thing."""
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
         TimeElapsedColumn(), console=err(),
     )  # fmt: skip
-    tasks: list[Any] = []
-    started = False
+    tasks: list[TaskID] = []
+    told: set[str] = set()
 
     def report(what: str, fraction: float) -> None:
-        nonlocal started
-        if not started:
-            if fraction >= 1.0:
-                return
+        if fraction >= 1.0 and not tasks and not told:
+            return  # it was there already
+        if not bar.console.is_terminal:
+            if what not in told:
+                told.add(what)
+                event(what)
+            return
+        if not tasks:
             bar.start()
-            started = True
             tasks.append(bar.add_task(what, total=1.0))
         bar.update(tasks[0], description=what, completed=fraction)
 
     try:
         yield report
     finally:
-        if started:
+        if tasks:
             bar.stop()
