@@ -116,6 +116,7 @@ class Scheduler(threading.Thread):
 
     def run(self) -> None:
         torch.set_grad_enabled(False)
+        torch.set_num_threads(torch.get_num_threads())  # OpenMP counts by thread: this one's is not yet set
         while self._admit():
             events: list[tuple[Job, Event]] = []
             self._drop_cancelled()
