@@ -70,6 +70,11 @@ class TrainSettings(Group):
     rank: int = Field(16, ge=1, description="rank of the adapter")
     alpha: int = Field(32, ge=1, description="scale of the adapter: alpha / rank")
     top_k: int = Field(20, ge=1, description="teacher tokens per position in distillation")
+    teacher: Literal["base", "policy"] = Field("base", description="who is shown the hint in distillation")
+    guidance: float = Field(
+        1.0, gt=0, description="how strongly the teacher heeds the hint; 1 as it does itself"
+    )
+    revision_tokens: int = Field(128, ge=8, description="longest revision that is looked for")
     clip_low: float = Field(
         0.2, gt=0, lt=1, description="how far a token's ratio may fall before it is clipped"
     )

@@ -278,7 +278,7 @@ class TeacherPrompts(Protocol):
     """Builds token ids for a method: the only way in which a method touches text."""
 
     def hinted(self, sample: Sample, hint: str) -> list[int]:
-        """The prompt of the sample's request with the user's words appended to the last user message."""
+        """The prompt of the sample's request with the user's words before the last user message."""
         ...
 
     def encode_answer(self, text: str) -> list[int]:

@@ -48,6 +48,7 @@ class Origin(StrEnum):
     SAMPLED = "sampled"  # our own policy wrote the response
     EDIT = "edit"  # the user wrote it
     ACCEPTED_RETRY = "accepted_retry"  # our later answer, accepted after a correction
+    REVISION = "revision"  # our answer to the correction, or to the hinted request, that scored best
 
 
 class Source(StrEnum):
@@ -196,7 +197,8 @@ class Sample:
 
     `request_messages` end with the user's (or tool's) message that the response answers. `score` is +1, −1, 0
     or None. `correction` is the text that the user would have wanted; `accepted` the answer to a later retry
-    that the user accepted. `baseline_key` groups samples that share a running baseline.
+    that the user accepted; `retry_ids` the ids of the complete answer to the correction, whatever the user
+    thought of it. `baseline_key` groups samples that share a running baseline.
     """
 
     turn_id: str
@@ -212,6 +214,7 @@ class Sample:
     hint: str | None = None
     correction: str | None = None
     accepted: str | None = None
+    retry_ids: list[int] = field(default_factory=list)
     was_cut: bool = False
     created_at: float = 0.0
 
@@ -231,6 +234,10 @@ class WeightedSample:
         nll_T      negative log-likelihood of the given token
         kl_T       pull towards the reference (base) model
 
+    `revise` asks for one more thing that only the trainer can do, since it takes the model: choose the best of
+    `revisions` (ids of complete answers) and of one more that base gives to `teacher_prompt_ids`, and learn its
+    likelihood after `prompt_ids` with this weight.
+
     `logprobs` may be empty where no component needs them (nll on an edit). `components_without` counts the
     components that abstained, by reason.
     """
@@ -245,6 +252,8 @@ class WeightedSample:
     nll_T: list[float]
     kl_T: list[float]
     teacher_prompt_ids: list[int] | None = None
+    revise: float = 0.0
+    revisions: list[list[int]] = field(default_factory=list)
     abstained: dict[str, str] = field(default_factory=dict)
 
 

@@ -56,7 +56,8 @@ SETTINGS: dict[str, Any] = {
     "clip_high": 0.28,
     "anchor_kl": 0.0,
     "guidance": 1.0,
-    "teacher": "current",
+    "teacher": "policy",
+    "revision_tokens": 8,
     "max_tokens": 512,
     "gate": {"max_kl": 1e9, "min_coherent": 0.0, "min_relevant": 0.0},
 }

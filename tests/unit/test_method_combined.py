@@ -1,4 +1,4 @@
-"""The default method: both signals on the sampled answer, likelihood on what the user wrote or accepted."""
+"""The default method: both signals on the sampled answer, and the best text that there is for a correction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instar.methods import get_method
-from instar.methods.combined import changed_T, lesson_T
+from instar.methods.combined import DISTILLED
+from instar.methods.weights import changed_T, lesson_T
 from instar.records import Origin
 from tests.kit.samples import WordPrompts, judged, praised
 
@@ -15,17 +16,28 @@ MIXED = {"recent": {"me/user": [1, -1, 1, -1]}}
 ids = st.lists(st.integers(3, 9), min_size=1, max_size=12)
 
 
-def test_one_sample_carries_policy_gradient_and_distillation() -> None:
-    (w,), _ = get_method("combined").weigh([judged()], WordPrompts(), MIXED)
+def test_a_correction_carries_both_signals_and_asks_for_a_revision() -> None:
+    (w,), _ = get_method("combined").weigh([judged(retry_ids=[7, 8, 2])], WordPrompts(), MIXED)
     assert sum(w.pg_T) < 0
-    assert sum(w.distill_T) == pytest.approx(1.0)
+    assert sum(w.distill_T) == pytest.approx(DISTILLED)
+    assert w.revise == 1.0
+    assert w.revisions == [[7, 8, 2]]
+    assert w.teacher_prompt_ids
     assert w.abstained == {}
 
 
-def test_praise_abstains_from_distillation_alone() -> None:
+def test_a_complaint_without_words_asks_for_no_revision() -> None:
+    (w,), _ = get_method("combined").weigh([judged(hint=None)], WordPrompts(), MIXED)
+    assert sum(w.pg_T) < 0
+    assert not any(w.distill_T)
+    assert (w.revise, w.teacher_prompt_ids) == (0.0, None)
+
+
+def test_praise_has_its_policy_gradient_alone() -> None:
     (w,), _ = get_method("combined").weigh([praised()], WordPrompts(), MIXED)
     assert sum(w.pg_T) > 0
-    assert w.abstained == {"distill": "nothing_to_correct"}
+    assert not any([*w.distill_T, *w.nll_T])
+    assert (w.revise, w.abstained) == (0.0, {})
 
 
 def test_an_edit_is_a_sample_of_its_own_whose_changes_weigh_most() -> None:
@@ -58,7 +70,7 @@ def test_an_edit_is_learned_from_even_when_log_probs_are_gone() -> None:
     sampled, edit = get_method("combined").weigh([judged(logprobs=[], correction="7")], WordPrompts(), MIXED)[
         0
     ]
-    assert sampled.abstained == {"pg": "no_logprobs", "distill": "no_logprobs"}
+    assert sampled.abstained == {"pg": "no_logprobs"}
     assert sum(edit.nll_T) == pytest.approx(1.0)
 
 

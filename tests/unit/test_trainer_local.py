@@ -6,13 +6,14 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from instar.errors import TrainingError
-from instar.records import UpdateJob
+from instar.records import UpdateJob, WeightedSample
 from instar.trainers import local
 from instar.trainers.gate import Gate
 from instar.trainers.local import components, learning_rate, run_update, step
@@ -209,11 +210,20 @@ def test_padding_does_not_change_a_sample(policy: Policy) -> None:
 
 
 # ── the size of a step ────────────────────────────────────────────────────────────────────────────────────
+def rate(*samples: WeightedSample, **settings: Any) -> float:
+    return learning_rate(job("m", "o", list(samples), **settings), samples)
+
+
 def test_a_batch_that_says_little_moves_little() -> None:
-    full, quiet = weighted(distill_T=[0.25] * 4), weighted()
-    assert learning_rate(job("m", "o", [full, full])) == pytest.approx(1e-2)
-    assert learning_rate(job("m", "o", [full, quiet])) == pytest.approx(5e-3)
-    assert learning_rate(job("m", "o", [full, full], scale=0.5)) == pytest.approx(5e-3)
+    full, quiet = weighted("t1", distill_T=[0.25] * 4), weighted("t2")
+    assert rate(full, weighted("t2", distill_T=[0.25] * 4)) == pytest.approx(1e-2)
+    assert rate(full, quiet) == pytest.approx(5e-3)
+    assert rate(full, scale=0.5) == pytest.approx(5e-3)
+
+
+def test_a_turn_has_one_say_however_many_samples_it_made() -> None:
+    pushed, revised = weighted("t1", pg_T=[-0.25] * 4), weighted("t1", nll_T=[0.25] * 4)
+    assert rate(pushed, revised, weighted("t2")) == pytest.approx(5e-3)
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────

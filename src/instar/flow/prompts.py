@@ -15,7 +15,7 @@ class ChatTeacherPrompts:
     chat: ChatFormat
 
     def hinted(self, sample: Sample, hint: str) -> list[int]:
-        """Ids of the request with the user's words appended to its last user message."""
+        """Ids of the request with the user's words before its last user message."""
         return self.chat.encode_prompt(with_hint(sample.request_messages, hint))
 
     def encode_answer(self, text: str) -> list[int]:
@@ -23,10 +23,13 @@ class ChatTeacherPrompts:
 
 
 def with_hint(messages: list[Message], hint: str) -> list[Message]:
-    """The messages with `hint` at the end of the last user message; the rest as it was."""
+    """The messages with `hint` at the beginning of the last user message; the rest as it was.
+
+    Of the places for it, a small model follows this one best without losing the subject (docs/log.md).
+    """
     last = max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=None)
     if last is None:
-        return [*messages, {"role": "user", "content": f"[user's hint] {hint}"}]
+        return [*messages, {"role": "user", "content": hint}]
     asked = text_of(messages[last].get("content"))
-    hinted = {**messages[last], "content": f"{asked}\n\n[user's hint] {hint}"}
+    hinted = {**messages[last], "content": f"{hint}\n\n{asked}"}
     return [*messages[:last], hinted, *messages[last + 1 :]]

@@ -1,35 +1,24 @@
-"""The default: thumbs and corrections in one update, and the likelihood of what the user wrote or accepted."""
+"""The default: thumbs and corrections in one update.
+
+A correction teaches by the best text there is for it, in this order: what the user wrote instead, the retry that the
+user accepted, the best revision that the model itself can give (trainers/revise.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher
 from typing import Any
 
 from instar.methods.baselines import with_scores
 from instar.methods.binary_rl import policy_gradient
 from instar.methods.opd import distillation
-from instar.methods.weights import Weights, blank, cap_tools
+from instar.methods.weights import blank, cap_tools, lesson_T
 from instar.ports import TeacherPrompts
 from instar.records import Origin, Sample, WeightedSample
 
-UNCHANGED = 0.2
-"""Weight of an edit's token that the user left as it was, beside 1 for a changed one: the change is the lesson."""
-
-
-def changed_T(before: Sequence[int], after: Sequence[int]) -> list[bool]:
-    """For each token of `after`, whether it is not simply carried over from `before`."""
-    changed = [True] * len(after)
-    for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
-        changed[block.b : block.b + block.size] = [False] * block.size
-    return changed
-
-
-def lesson_T(before: Sequence[int], after: Sequence[int]) -> Weights:
-    """Likelihood weights that add up to 1, five times as much on a changed token as on an unchanged one."""
-    raw = [1.0 if new else UNCHANGED for new in changed_T(before, after)]
-    return [w / sum(raw) for w in raw]
+DISTILLED = 0.25
+"""Weight of distillation beside a revision's 1: where the hinted model strays, its every token would teach it."""
 
 
 def likelihood(sample: Sample, prompts: TeacherPrompts) -> list[WeightedSample]:
@@ -44,10 +33,34 @@ def likelihood(sample: Sample, prompts: TeacherPrompts) -> list[WeightedSample]:
     return [replace(wanted, nll_T=lesson_T(sample.response_ids, ids))]
 
 
-def both(sample: Sample, prompts: TeacherPrompts, state: dict[str, Any]) -> WeightedSample:
-    """Policy gradient and distillation on the same tokens."""
-    scored, taught = policy_gradient(sample, state), distillation(sample, prompts, state)
-    return replace(taught, pg_T=scored.pg_T, abstained={**scored.abstained, **taught.abstained})
+def revision(sample: Sample, prompts: TeacherPrompts) -> WeightedSample | None:
+    """Asks the trainer for the best revision of a corrected answer; None where nobody said what to do instead."""
+    if sample.score != -1 or not sample.hint or sample.origin is not Origin.SAMPLED:
+        return None
+    return replace(
+        blank(sample),
+        teacher_prompt_ids=prompts.hinted(sample, sample.hint),
+        revise=1.0,
+        revisions=[sample.retry_ids] if sample.retry_ids else [],
+    )
+
+
+def lesson(sample: Sample, prompts: TeacherPrompts, state: dict[str, Any]) -> list[WeightedSample]:
+    """Everything that one turn teaches."""
+    scored = policy_gradient(sample, state)
+    if wanted := likelihood(sample, prompts):
+        return [scored, *wanted]
+    revised = revision(sample, prompts)
+    if revised is None:
+        return [scored]
+    taught = distillation(sample, prompts, state)
+    both = replace(
+        revised,
+        pg_T=scored.pg_T,
+        distill_T=[DISTILLED * w for w in taught.distill_T],
+        abstained={**scored.abstained, **taught.abstained},
+    )
+    return [both]
 
 
 class Combined:
@@ -59,5 +72,5 @@ class Combined:
         state = with_scores(state, samples)
         weighted: list[WeightedSample] = []
         for sample in samples:
-            weighted += [both(sample, prompts, state), *likelihood(sample, prompts)]
+            weighted += lesson(sample, prompts, state)
         return cap_tools(weighted, samples), state

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import SequenceMatcher
 
 from instar.records import Sample, Source, WeightedSample
 
@@ -41,7 +42,8 @@ def spread(say: float, length: int) -> Weights:
 
 def say_of(weighted: WeightedSample) -> float:
     """How much a sample pulls, all components together."""
-    return sum(abs(w) for w in (*weighted.pg_T, *weighted.distill_T, *weighted.nll_T, *weighted.kl_T))
+    tokens = (*weighted.pg_T, *weighted.distill_T, *weighted.nll_T, *weighted.kl_T)
+    return sum(map(abs, tokens)) + weighted.revise
 
 
 def scaled(weighted: WeightedSample, factor: float) -> WeightedSample:
@@ -56,6 +58,7 @@ def scaled(weighted: WeightedSample, factor: float) -> WeightedSample:
         distill_T=times(weighted.distill_T),
         nll_T=times(weighted.nll_T),
         kl_T=times(weighted.kl_T),
+        revise=weighted.revise * factor,
     )
 
 
@@ -71,3 +74,21 @@ def cap_tools(weighted: Sequence[WeightedSample], samples: Sequence[Sample]) -> 
     if tool <= allowed:
         return list(weighted)
     return [scaled(w, allowed / tool) if w.turn_id in by_tool else w for w in weighted]
+
+
+UNCHANGED = 0.2
+"""Weight of an edit's token that the user left as it was, beside 1 for a changed one: the change is the lesson."""
+
+
+def changed_T(before: Sequence[int], after: Sequence[int]) -> list[bool]:
+    """For each token of `after`, whether it is not simply carried over from `before`."""
+    changed = [True] * len(after)
+    for block in SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+        changed[block.b : block.b + block.size] = [False] * block.size
+    return changed
+
+
+def lesson_T(before: Sequence[int], after: Sequence[int]) -> Weights:
+    """Likelihood weights that add up to 1, five times as much on a changed token as on an unchanged one."""
+    raw = [1.0 if new else UNCHANGED for new in changed_T(before, after)]
+    return [w / sum(raw) for w in raw]

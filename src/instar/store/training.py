@@ -13,7 +13,7 @@ from instar.errors import StoreError
 from instar.records import BASE, Origin, Sample, Source, Update
 from instar.runtime import new_id
 from instar.store.base import Base
-from instar.store.columns import AnyRow, AnySelect
+from instar.store.columns import AnyRow, AnySelect, unpack_ids
 from instar.store.documents import put_document
 from instar.store.facts import refresh
 from instar.store.judging import POISON
@@ -162,7 +162,8 @@ def _judged(after_seq: int, limit: int) -> AnySelect:
 
 
 def _samples(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
-    accepted = _accepted(conn, [row.id for row in rows if row.score == -1])
+    rejected = [row.id for row in rows if row.score == -1]
+    accepted, retried = _accepted(conn, rejected), _retried(conn, rejected)
     return [
         Sample(
             turn_id=turn.id,
@@ -179,6 +180,7 @@ def _samples(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
             hint=row.hint,
             correction=row.correction,
             accepted=accepted.get(turn.id),
+            retry_ids=retried.get(turn.id, []),
             was_cut=turn.was_cut,
             created_at=turn.created_at,
         )
@@ -204,6 +206,25 @@ def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:
     )
     texts = {row.id: _plain_text(row.answer) for row in found}
     return {turn_id: text for turn_id, text in texts.items() if text}
+
+
+def _retried(conn: Connection, rejected: Sequence[str]) -> dict[str, list[int]]:
+    """Rejected turn → ids of the complete answer to the user's correction, judged or not."""
+    first, retry = turns.alias("first"), turns.alias("retry")
+    found = conn.execute(
+        select(first.c.id, retry.c.response_ids)
+        .join_from(first, retry, retry.c.parent_id == first.c.id)
+        .where(
+            first.c.id.in_(rejected),
+            retry.c.session_id == first.c.session_id,
+            retry.c.episode_id != first.c.episode_id,
+            retry.c.learn == true(),
+            retry.c.status == "done",
+            retry.c.finish_reason == "stop",
+        )
+        .order_by(retry.c.seq)
+    )
+    return {row.id: unpack_ids(row.response_ids) for row in found}
 
 
 def _plain_text(answer: Any) -> str:

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from instar.errors import TrainingError
-from instar.records import UpdateJob, UpdateResult
+from instar.records import UpdateJob, UpdateResult, WeightedSample
 from instar.trainers import losses
 from instar.trainers.gate import Gate
 from instar.trainers.policy import Policy, PrefixCache
@@ -33,6 +33,7 @@ from instar.trainers.prepare import (
     mismatch,
     prepare_anchors,
 )
+from instar.trainers.revise import Reviser
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 
@@ -64,17 +65,22 @@ def run_update(job: UpdateJob, policy: Policy, gate: Gate | None) -> UpdateResul
     else:
         policy.load(parent)
     settings = job.settings
+    reviser = Reviser(policy, max_tokens=int(settings["revision_tokens"]), seed=job.seed)
+    samples = [*job.samples, *reviser.revise(job.samples)]
+    rate = learning_rate(job, samples)
     prepare = Preparer(policy, settings)
-    prepared = [prepare(sample) for sample in job.samples]
+    prepared = [prepare(sample) for sample in samples]
+    teaching = [p for p in prepared if says(p.sample)]
     choose = random.Random(job.seed)
     anchors = prepare_anchors(policy, job.anchors or default_anchors(Path(job.model_dir)))
-    optimizer = make_optimizer(policy, settings, learning_rate(job), parent)
-    metrics: dict[str, Any] = {"lr": learning_rate(job), "mismatch": mismatch(prepared), "steps": []}
+    optimizer = make_optimizer(policy, settings, rate, parent)
+    metrics: dict[str, Any] = {"lr": rate, "mismatch": mismatch(prepared), "steps": []}
+    metrics["revisions"] = {"asked": reviser.asked, "found": reviser.found}
     for _ in range(int(settings["passes"])):
-        order = list(range(len(prepared)))
+        order = list(range(len(teaching)))
         choose.shuffle(order)
         for at in range(0, len(order), int(settings["micro_batch"])):
-            part = [prepared[i] for i in order[at : at + int(settings["micro_batch"])]]
+            part = [teaching[i] for i in order[at : at + int(settings["micro_batch"])]]
             pulled = choose.sample(anchors, min(2, len(anchors)))
             metrics["steps"].append(step(policy, optimizer, part, pulled, settings))
     out = Path(job.out_dir)
@@ -107,10 +113,18 @@ def check(job: UpdateJob) -> None:
             raise TrainingError(f"turn {sample.turn_id}: distillation needs a teacher prompt")
 
 
-def learning_rate(job: UpdateJob) -> float:
+def says(sample: WeightedSample) -> float:
+    """How much a sample pulls, all components together."""
+    return sum(map(abs, [*sample.pg_T, *sample.distill_T, *sample.nll_T, *sample.kl_T]))
+
+
+def learning_rate(job: UpdateJob, samples: Sequence[WeightedSample]) -> float:
     """lr · scale · (how much the batch has to say). Adam forgets the size of a loss, so it is put back here."""
-    said = sum(min(1.0, sum(map(abs, [*s.pg_T, *s.distill_T, *s.nll_T, *s.kl_T]))) for s in job.samples)
-    return float(job.settings["lr"]) * float(job.settings.get("scale", 1.0)) * said / len(job.samples)
+    turns: dict[str, float] = {s.turn_id: 0.0 for s in samples}
+    for sample in samples:
+        turns[sample.turn_id] = min(1.0, turns[sample.turn_id] + says(sample))
+    share = sum(turns.values()) / len(turns)
+    return float(job.settings["lr"]) * float(job.settings.get("scale", 1.0)) * share
 
 
 # ── optimizer steps ───────────────────────────────────────────────────────────────────────────────────────
