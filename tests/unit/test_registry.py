@@ -205,6 +205,24 @@ def test_a_manifest_that_lies_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"  ", b"   "),
+        (b"1e-05", b"1E-05"),
+        (b"\\u00e9", b"\\u00E9"),
+        (b"}\n", b"}"),
+        (b'"r": 1', b'"r": 2, "r": 1'),
+    ],
+)
+def test_a_manifest_that_means_the_same_in_other_bytes_is_refused(old: bytes, new: bytes) -> None:
+    data = render(make_manifest(settings={"lr": 1e-5, "é": 0, "r": 1}))
+    assert old in data
+    assert parse(data, "v1").settings["lr"] == 1e-5
+    with pytest.raises(ArtifactError, match="checksum"):
+        parse(data.replace(old, new, 1), "v1")
+
+
+@pytest.mark.parametrize(
     "name", ["weights.bin", "adapter.pt", "x.pkl", "README.md", ".hidden.json", "a b.json"]
 )
 def test_only_data_is_published(registry: FolderRegistry, work: Path, name: str) -> None:

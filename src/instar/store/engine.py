@@ -71,7 +71,8 @@ def insert_new(conn: Connection, table: Table, rows: Sequence[dict[str, Any]]) -
     """Insert rows, leaving out those that break a unique constraint. Returns the number inserted."""
     dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
     statement = dialect.insert(table).on_conflict_do_nothing()
-    return sum(conn.execute(statement, row).rowcount for row in rows)
+    counted = {"preserve_rowcount": True}
+    return sum(conn.execute(statement, row, execution_options=counted).rowcount for row in rows)
 
 
 def put_row(conn: Connection, table: Table, row: dict[str, Any]) -> None:
