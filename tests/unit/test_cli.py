@@ -17,7 +17,7 @@ from rich.console import Console
 
 from instar import __version__
 from instar.cli import main
-from instar.cli.serve import _address_written, _greet, _nested, _own_url
+from instar.cli.serve import _address_written, _command, _greet, _nested, _own_url
 from instar.cli.terminal import progress_bar
 from instar.config import load_settings
 from instar.errors import ConfigError
@@ -370,6 +370,17 @@ def test_greeting_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f'OpenAI(base_url="http://localhost:30000/v1", api_key="{KEY}")' in printed
     assert f'-H "Authorization: Bearer {KEY}" \\\n' in printed
     assert str(tmp_path / "run" / "logs") in printed
+
+
+def test_sibling_commands_are_named_so_that_they_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [".venv/bin/instar", "serve"])
+    monkeypatch.setenv("INSTAR_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    assert _command("chat", load_settings()) == ".venv/bin/instar chat"
+    monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/instar")
+    assert _command("chat", load_settings(tmp_path / "a b")) == f"instar chat --data-dir '{tmp_path}/a b'"
 
 
 def test_progress_is_silent_when_nothing_is_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:

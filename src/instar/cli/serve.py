@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import typer
 
 from instar.cli.client import ADDRESS_FILE
 from instar.cli.terminal import DataDir, event, out, progress_bar
-from instar.config import Settings, load_settings
+from instar.config import Settings, default_data_dir, load_settings
 from instar.errors import ConfigError
 from instar.workers import preflight
 from instar.workers.state import write_private
@@ -100,6 +102,17 @@ def _address_written(path: Path, url: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
+def _command(name: str, settings: Settings) -> str:
+    """How to call a sibling command from the shell that started this one."""
+    program = "instar" if shutil.which("instar") else sys.argv[0]
+    folder = (
+        ""
+        if settings.data_dir == default_data_dir()
+        else f" --data-dir {shlex.quote(str(settings.data_dir))}"
+    )
+    return f"{program} {name}{folder}"
+
+
 def _greet(settings: Settings, url: str, key: str, took_s: float) -> None:
     """Everything that a first client needs, ready to be copied."""
     name = settings.served_name
@@ -119,7 +132,9 @@ Instar is ready in {took_s:.1f} s.
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="{key}")
 
-  talk here: instar chat      what it learns: instar status      logs: {settings.run_dir / "logs"}
+  talk here        {_command("chat", settings)}
+  what it learns   {_command("status", settings)}
+  logs             {settings.run_dir / "logs"}
 """
     out().out(text)
     sys.stdout.flush()
