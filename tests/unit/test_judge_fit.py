@@ -6,10 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from instar.judges.calibration import read_cases
 from instar.judges.embedding import BUNDLED, Floats, load_embedding
 from instar.judges.fit import (
     TOLERANCE,
@@ -64,6 +66,12 @@ def test_phrases_are_many_labelled_and_not_repeated() -> None:
     assert all((phrase.instructs is not None) == (phrase.label == -1) for phrase in phrases)
     seen = Counter((phrase.text, phrase.question) for phrase in phrases)
     assert [text for text, times in seen.items() if times > 1] == []
+
+
+def test_no_held_out_sentence_is_trained_on() -> None:
+    held_out = read_cases(Path(__file__).parents[2] / "bench" / "data" / "reactions_heldout.jsonl")
+    trained = {phrase.text.casefold().strip(" .!?") for phrase in read_phrases()}
+    assert [case.next_text for case in held_out if case.next_text.casefold().strip(" .!?") in trained] == []
 
 
 def test_fitting_twice_gives_the_same_bytes() -> None:

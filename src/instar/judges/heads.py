@@ -33,7 +33,7 @@ PHRASES_FILE = DATA_DIR / "phrases.jsonl"
 MIN_PROBABILITY = 0.6
 """Mean probability of the majority below which it abstains. Chosen by cross-validation on the phrases."""
 
-MAX_OPPOSITE = 0.12
+MAX_OPPOSITE = 0.15
 """Mean probability of the opposite sign above which a +1 or −1 abstains: wrong signs are the costly errors."""
 
 
