@@ -192,6 +192,7 @@ def test_trainer_is_unwound_in_the_middle_of_a_step() -> None:
 
 
 def test_second_signal_does_not_disturb_the_unwinding() -> None:
+    before = signal.getsignal(signal.SIGTERM)
     with unwind_on_signals():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -199,16 +200,17 @@ def test_second_signal_does_not_disturb_the_unwinding() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             finished = True
     assert finished
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_signals_raise_the_flag_and_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
     flag = StopFlag()
     with stop_on_signals(flag):
         os.kill(os.getpid(), signal.SIGINT)
         assert flag.wait(30)
     assert flag.wait(30)
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
     assert not StopFlag().wait(0.0)
 
 
