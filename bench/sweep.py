@@ -29,7 +29,7 @@ from instar.chat_format import ChatFormat
 from instar.config import GateSettings, TrainSettings
 from instar.flow.prompts import ChatTeacherPrompts
 from instar.methods import get_method, opd
-from instar.records import Origin, Sample, Source, UpdateJob
+from instar.records import Message, Origin, Sample, Source, UpdateJob
 from instar.trainers.gate import Gate
 from instar.trainers.local import run_update
 from instar.trainers.policy import Policy
@@ -64,10 +64,10 @@ class Bench:
     def prompt(self, question: str) -> list[int]:
         return self.chat.encode_prompt([{"role": "user", "content": question}])
 
-    def answers(self, questions: list[str], cell: Cell, seed: int) -> list[Any]:
+    def answers(self, conversations: list[list[Message]], cell: Cell, seed: int) -> list[Any]:
         return sample(
             self.policy,
-            [self.prompt(q) for q in questions],
+            [self.chat.encode_prompt(messages) for messages in conversations],
             stop_ids=self.chat.stop_ids,
             max_tokens=cell.max_tokens,
             temperature=0.7,
@@ -113,7 +113,7 @@ class Bench:
         flags: dict[str, list[bool]] = {"kept": [], "relevant": [], "both": [], "cut": []}
         lengths, logps, shown = [], [], []
         for repeat in range(cell.eval_repeats):
-            found = self.answers(list(HELDOUT), cell, seed=9000 + 100 * cell.seed + repeat)
+            found = self.answers([[_said(q)] for q in HELDOUT], cell, seed=9000 + 100 * cell.seed + repeat)
             for question, answer in zip(HELDOUT, found, strict=True):
                 text = self.chat.decode(answer.ids)
                 logp = self.base_logp(question, answer.ids)
@@ -177,29 +177,38 @@ def user_of(cell: Cell) -> User:
 def collect(
     bench: Bench, cell: Cell, questions: list[str], user: User, at: int, version: str
 ) -> list[Sample]:
-    """One batch of interactions: answers under the current policy, and the user's reactions to them."""
-    samples = []
-    for i, (question, answer) in enumerate(
-        zip(questions, bench.answers(questions, cell, seed=1000 * cell.seed + at), strict=True)
-    ):
-        reaction = user.react(bench.chat.decode(answer.ids))
-        samples.append(
-            Sample(
-                turn_id=f"turn_{at + i}",
-                learner="me",
-                version=version,
-                source=Source.USER,
-                origin=Origin.SAMPLED,
-                request_messages=[{"role": "user", "content": question}],
-                prompt_ids=bench.prompt(question),
-                response_ids=answer.ids,
-                logprobs=answer.logprobs,
-                score=reaction.meant,
-                hint=reaction.text if reaction.meant < 0 else None,
-                was_cut=not answer.ended,
-            )
+    """One batch of interactions: answers under the current policy, the user's reactions, the answers to these."""
+    asked = bench.answers([[_said(q)] for q in questions], cell, seed=1000 * cell.seed + at)
+    reactions = [user.react(bench.chat.decode(answer.ids)) for answer in asked]
+    histories = [
+        [_said(q), {"role": "assistant", "content": bench.chat.decode(a.ids)}, _said(r.text)]
+        for q, a, r in zip(questions, asked, reactions, strict=True)
+    ]
+    retries = bench.answers(histories, cell, seed=1000 * cell.seed + at + 500)
+    return [
+        Sample(
+            turn_id=f"turn_{at + i}",
+            learner="me",
+            version=version,
+            source=Source.USER,
+            origin=Origin.SAMPLED,
+            request_messages=[_said(question)],
+            prompt_ids=bench.prompt(question),
+            response_ids=answer.ids,
+            logprobs=answer.logprobs,
+            score=reaction.meant,
+            hint=reaction.text if reaction.meant < 0 else None,
+            retry_ids=retry.ids if retry.ended and reaction.meant < 0 else [],
+            was_cut=not answer.ended,
         )
-    return samples
+        for i, (question, answer, reaction, retry) in enumerate(
+            zip(questions, asked, reactions, retries, strict=True)
+        )
+    ]
+
+
+def _said(text: str) -> Message:
+    return {"role": "user", "content": text}
 
 
 def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +230,7 @@ def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, An
         batch = collect(bench, cell, questions[at : at + train.batch_size], user, at, f"v{number - 1}")
         weighted, state = method.weigh(batch, prompts, state)
         entry: dict[str, Any] = {"at": at + len(batch), "good": sum(s.score == 1 for s in batch)}
-        if any(any(w.pg_T) or any(w.distill_T) or any(w.nll_T) for w in weighted):
+        if any(w.teaches for w in weighted):
             job = UpdateJob(
                 update_id=f"update_{number}",
                 parent=f"v{number - 1}" if parent else "base",

@@ -256,6 +256,11 @@ class WeightedSample:
     revisions: list[list[int]] = field(default_factory=list)
     abstained: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def teaches(self) -> bool:
+        """Whether any component has something to say; a pull to the reference alone teaches nothing."""
+        return bool(self.revise) or any(map(any, (self.pg_T, self.distill_T, self.nll_T)))
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateJob:

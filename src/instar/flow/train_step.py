@@ -118,7 +118,7 @@ class TrainStep:
     def _compute(self, update: Update, job: dict[str, Any]) -> StepReport:
         version = f"v{job['number']}"
         samples = [WeightedSample(**{**s, "origin": Origin(s["origin"])}) for s in job["samples"]]
-        if not any(any(s.pg_T) or any(s.distill_T) or any(s.nll_T) for s in samples):
+        if not any(s.teaches for s in samples):
             why = "Nothing in these turns says how to change the model."
             self._finish(update, "unused", why, {METHOD_STATE: job["method_state"]})
             return StepReport("unused", 0, why)

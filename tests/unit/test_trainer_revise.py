@@ -1,0 +1,112 @@
+"""Which revision is learned, told by scores alone: the model and its sampling are stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instar.records import Origin, WeightedSample
+from instar.trainers import revise
+from instar.trainers.revise import Reviser
+from instar.trainers.sampling import Answer
+from tests.kit.samples import weighted
+
+PROMPT, HINTED, STOP = [30, 40, 50], [99, 30, 40, 50], 2
+REJECTED = [60, 70, 80, 90, STOP]
+
+
+class StandIn:
+    """A policy of which only base is asked."""
+
+    model_dir = Path("model")
+
+    def as_base(self) -> Any:
+        return nullcontext()
+
+
+@pytest.fixture
+def scores(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, float]]:
+    """First token of an answer → (hint, margin), as base would find them; base's own revision begins with 5."""
+    known: dict[int, tuple[float, float]] = {60: (0.0, 0.5), 5: (-1.0, -1.0)}
+
+    def mean_logp(policy: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[float]:
+        found = []
+        for prompt, answer in zip(prompts, answers, strict=True):
+            assert STOP not in answer
+            hint, margin = known[answer[0]]
+            found.append({tuple(PROMPT): -2.0, tuple(HINTED): -2.0 + hint}.get(tuple(prompt), -2.0 - margin))
+        return found
+
+    canary = type("Canary", (), {"prompts": [[1], [3], [4]], "stop_ids": [STOP]})
+    monkeypatch.setattr(revise, "canaries", lambda model_dir: canary)
+    monkeypatch.setattr(revise, "mean_logp", mean_logp)
+    monkeypatch.setattr(
+        revise,
+        "sample",
+        lambda policy, prompts, **_: [Answer([5, 6, 7, 8, STOP], ended=True) for _ in prompts],
+    )
+    return known
+
+
+def asking(*revisions: list[int]) -> WeightedSample:
+    return weighted(
+        prompt_ids=PROMPT,
+        response_ids=REJECTED,
+        teacher_prompt_ids=HINTED,
+        revise=1.0,
+        revisions=list(revisions),
+    )
+
+
+def chosen(sample: WeightedSample) -> list[int] | None:
+    found = Reviser(StandIn(), max_tokens=8, seed=0).revise([sample])  # type: ignore[arg-type]
+    return found[0].response_ids if found else None
+
+
+GOOD, BETTER = [10, 11, 12, 13, STOP], [20, 21, 22, 23, STOP]
+
+
+def test_the_revision_that_heeds_the_words_most_is_learned(scores: dict[int, tuple[float, float]]) -> None:
+    scores.update({10: (0.2, 0.9), 20: (0.6, 0.6)})
+    assert chosen(asking(GOOD, BETTER)) == BETTER
+
+
+def test_heeding_the_words_off_the_subject_is_not_learned(scores: dict[int, tuple[float, float]]) -> None:
+    scores.update({10: (0.2, 0.9), 20: (5.0, 0.4)})
+    assert chosen(asking(GOOD, BETTER)) == GOOD
+
+
+def test_an_answer_no_better_than_the_rejected_one_is_not_learned(
+    scores: dict[int, tuple[float, float]],
+) -> None:
+    scores.update({10: (0.0, 0.9), 20: (0.6, 0.5)})
+    assert chosen(asking(GOOD, BETTER)) is None
+
+
+def test_base_may_find_the_revision_itself(scores: dict[int, tuple[float, float]]) -> None:
+    scores[5] = (0.3, 0.8)
+    assert chosen(asking()) == [5, 6, 7, 8, STOP]
+
+
+@pytest.mark.parametrize("broken", [[STOP], [20, 21, STOP], [20, 21, 22, 23] * 4 + [STOP]])
+def test_empty_tiny_and_looping_answers_are_no_revisions(
+    scores: dict[int, tuple[float, float]], broken: list[int]
+) -> None:
+    scores[20] = (9.0, 9.0)
+    assert chosen(asking(broken)) is None
+
+
+def test_the_lesson_is_learned_without_the_hint_and_weighs_what_was_asked(
+    scores: dict[int, tuple[float, float]],
+) -> None:
+    scores[10] = (0.2, 0.9)
+    reviser = Reviser(StandIn(), max_tokens=8, seed=0)  # type: ignore[arg-type]
+    (lesson,) = reviser.revise([asking(GOOD), weighted("t2")])
+    assert (lesson.prompt_ids, lesson.origin, lesson.logprobs) == (PROMPT, Origin.REVISION, [])
+    assert sum(lesson.nll_T) == pytest.approx(1.0)
+    assert not any([*lesson.pg_T, *lesson.distill_T, *lesson.kl_T])
+    assert (reviser.asked, reviser.found) == (1, 1)
