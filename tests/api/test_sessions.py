@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from instar.records import Judgement, Source
 from tests.kit.live_gateway import Live, live_gateway
 
 _count = itertools.count()
@@ -167,3 +168,12 @@ async def test_hostile_session_ids_are_stored_harmlessly(live: Live, session: st
     stored = (await live.turns())[0]["session_id"]
     assert stored.isprintable()
     assert len(stored) <= 200
+
+
+async def test_status_counts_what_waits_for_training(live: Live) -> None:
+    first = await live.ask("q")
+    await live.ask("q", said(first), "shorter")
+    (item,) = live.judge_items()
+    judgement = Judgement(item.turn.id, -1, Source.USER, "test", created_at=1.0, hint="shorter")
+    live.store.record_judgement(judgement, item.lease)
+    assert (await live.http.get("/v1/status")).json()["training"]["waiting"] == 1

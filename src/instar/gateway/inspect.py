@@ -105,7 +105,7 @@ class InspectApi:
             "training": {
                 "enabled": self.settings.train.enabled,
                 "method": self.settings.train.method,
-                "waiting": counts.get("trainable", 0),
+                "waiting": counts["waiting"]["trainable"],
                 "batch_size": self.settings.train.batch_size,
                 "running": any(u.status == "running" for u in updates),
                 "updates": sum(u.status == "proposed" for u in updates),
