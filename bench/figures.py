@@ -179,6 +179,7 @@ def _one_run(cell: Cell) -> dict[str, Any]:
         "requests": len(cell["requests"]),
         "failures": len(cell["requests"]) - len(good),
         "errors": sorted({r["error"] for r in cell["requests"] if r["error"]})[:10],
+        "talk_failures": len(cell["talk_failures"]),
         "two_versions": cell["two_versions"],
         "versions_served": sorted({r["version"] for r in good}),
         "updates": cell["status"]["training"]["updates"],

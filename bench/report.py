@@ -14,12 +14,13 @@ def print_arm(arm: str, figures: Figures) -> None:
     console = Console(width=110)
     console.rule(arm)
     kind = arm.split("-")[0]
-    {"learn": _learn, "random": _learn, "latency": _latency, "longprompt": _longprompt, "kill": _kill}[kind](
-        console, arm, figures
-    )
+    show = {"learn": _learn, "random": _learn, "latency": _latency, "longprompt": _longprompt, "kill": _kill}
+    show[kind](console, figures)
+    for goal, reached in goals(kind, figures).items():
+        console.print(f"{'reached' if reached else '[red]missed[/red] '}  {goal}")
 
 
-def _learn(console: Console, arm: str, figures: Figures) -> None:
+def _learn(console: Console, figures: Figures) -> None:
     pooled = figures["pooled"]
     table = Table(box=None, header_style="bold")
     for column in ("share", "before", "after", "after, 95 % bounds", "of base's (lower 95 %)"):
@@ -44,31 +45,76 @@ def _learn(console: Console, arm: str, figures: Figures) -> None:
         f" abstained {judge['abstained']} of {judge['agree']['n']}"
     )
     console.print(f"from the filling reaction to serving, s: {figures['seconds_to_serve']['full_batches']}")
-    for goal, reached in goals(arm, figures).items():
-        console.print(f"{'reached' if reached else '[red]missed[/red] '}  {goal}")
 
 
-def goals(arm: str, figures: Figures) -> dict[str, bool]:
-    """The figures to reach, each with whether it was. Only for the arms that learn."""
-    pooled = figures["pooled"]
-    if arm == "random":
-        base, upper = pooled["kept"]["before"]["share"], pooled["kept"]["after"]["upper95"]
-        return {"control: upper 95 % bound at most base + .15": upper <= base + 0.15}
-    lines = figures["per_seed"].values()
+def goals(kind: str, figures: Figures) -> dict[str, bool]:
+    """The figures to reach in an arm, each with whether it was. A figure that is missing was not reached."""
+    of_arm = {"learn": _learn_goals, "random": _random_goals, "latency": _latency_goals,
+              "longprompt": _longprompt_goals, "kill": _kill_goals}  # fmt: skip
+    return of_arm[kind](figures)
+
+
+def _learn_goals(figures: Figures) -> dict[str, bool]:
+    pooled, lines = figures["pooled"], figures["per_seed"].values()
     slowest = figures["seconds_to_serve"]["full_batches"]["max"]
     return {
         "kept before at most .1": pooled["kept"]["before"]["share"] <= 0.1,
         "kept after at least .8, pooled": pooled["kept"]["after"]["share"] >= 0.8,
         "kept after at least .8, every seed": all(ln["kept"]["after"]["share"] >= 0.8 for ln in lines),
         "at least 3 seeds": len(figures["seeds"]) >= 3,
-        "coherence at least .9 of base's (lower bound)": pooled["coherent"]["of_base"]["lower95"] >= 0.9,
-        "relevance at least .9 of base's (lower bound)": pooled["relevant"]["of_base"]["lower95"] >= 0.9,
+        "coherence at least .9 of base's (lower bound)": _at_least(pooled["coherent"], 0.9),
+        "relevance at least .9 of base's (lower bound)": _at_least(pooled["relevant"], 0.9),
         "no failed request": figures["failed_requests"] == 0,
-        "slowest full batch served within 60 s": slowest is not None and slowest <= 60,
+        "slowest full batch served within 60 s": _within(slowest, 60),
     }
 
 
-def _latency(console: Console, arm: str, figures: Figures) -> None:
+def _random_goals(figures: Figures) -> dict[str, bool]:
+    kept = figures["pooled"]["kept"]
+    return {"upper 95 % bound at most base + .15": kept["after"]["upper95"] <= kept["before"]["share"] + 0.15}
+
+
+def _latency_goals(figures: Figures) -> dict[str, bool]:
+    run = figures["training"]
+    return {
+        "at least 1,000 requests": run["requests"] >= 1000,
+        "during at least 5 updates": run["updates"] >= 5,
+        "no failures": run["failures"] == 0 and run["talk_failures"] == 0,
+        "no responses of two versions": run["two_versions"] == 0,
+        "at most one point more slow requests": _within(figures.get("points_more_while_training"), 1.0),
+    }
+
+
+def _longprompt_goals(figures: Figures) -> dict[str, bool]:
+    prompts, times = figures["prompt_tokens"]["median"], figures["full_batches"]["max"]
+    return {
+        "prompts of about 2,100 tokens": prompts is not None and 2000 <= prompts <= 2300,
+        "slowest full batch served within 180 s": _within(times, 180),
+        "no failed request": figures["failed_requests"] == 0,
+    }
+
+
+def _kill_goals(figures: Figures) -> dict[str, bool]:
+    return {
+        "five kills of each": min(figures["kills_of_server"], figures["kills_of_trainer"]) >= 5,
+        "nothing acknowledged was lost, doubled or changed":
+            figures["lost"] == figures["doubled"] == figures["changed"] == 0 < figures["acknowledged"],
+        "updates were made, no use was committed twice":
+            figures["double_uses"] == figures["turns_in_two_updates"] == 0 < figures["uses"],
+        "the database is whole": figures["database"] == ["ok"],
+    }  # fmt: skip
+
+
+def _at_least(measure: Figures, bound: float) -> bool:
+    lower = measure["of_base"]["lower95"]
+    return lower is not None and lower >= bound
+
+
+def _within(value: float | None, bound: float) -> bool:
+    return value is not None and value <= bound
+
+
+def _latency(console: Console, figures: Figures) -> None:
     for name in ("training", "no_training"):
         run = figures[name]
         console.print(
@@ -80,12 +126,12 @@ def _latency(console: Console, arm: str, figures: Figures) -> None:
         console.print(f"{name}: {figures.get(name)}")
 
 
-def _longprompt(console: Console, arm: str, figures: Figures) -> None:
+def _longprompt(console: Console, figures: Figures) -> None:
     console.print(f"prompt tokens: {figures['prompt_tokens']}")
     console.print(f"full batches, s: {figures['full_batches']} (to reach: at most 180)")
 
 
-def _kill(console: Console, arm: str, figures: Figures) -> None:
+def _kill(console: Console, figures: Figures) -> None:
     for name, value in figures.items():
         console.print(f"{name}: {value}")
 

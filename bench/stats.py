@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 Z_ONE_SIDED = 1.6448536269514722
 Z_TWO_SIDED = 1.959963984540054
@@ -74,19 +76,16 @@ def bootstrap_ratio_lower(after: Groups, before: Groups, *, draws: int = 4000, s
     keys = sorted(set(after) & set(before))
     if not keys:
         return 0.0
-    rng, ratios = random.Random(seed), list[float]()
-    for _ in range(draws):
-        drawn = rng.choices(keys, k=len(keys))
-        up = _share_of(after, drawn)
-        down = _share_of(before, drawn)
-        ratios.append(up / down if down else 0.0)
-    ratios.sort()
-    return ratios[int(0.05 * draws)]
+    drawn = np.random.default_rng(seed).integers(len(keys), size=(draws, len(keys)))
+    up, down = _shares_of(after, keys, drawn), _shares_of(before, keys, drawn)
+    ratios = np.divide(up, down, out=np.zeros_like(up), where=down > 0)
+    return float(np.sort(ratios)[int(0.05 * draws)])
 
 
-def _share_of(groups: Groups, keys: Sequence[str]) -> float:
-    total = sum(len(groups[k]) for k in keys)
-    return sum(sum(groups[k]) for k in keys) / total
+def _shares_of(groups: Groups, keys: Sequence[str], drawn: Any) -> Any:
+    """Share of true flags in each draw of questions."""
+    hits, counts = (np.array([f(groups[k]) for k in keys], dtype=float) for f in (sum, len))
+    return hits[drawn].sum(1) / counts[drawn].sum(1)
 
 
 def ratio(after: Groups, before: Groups) -> dict[str, float | None]:

@@ -105,7 +105,8 @@ def test_the_control_is_missed_when_it_learned_the_wish() -> None:
 def _latency_cell(times: list[float], updates: int, error: str | None = None) -> dict[str, Any]:
     rows = [{"version": "v1", "first_s": 0.1, "total_s": t, "error": None} for t in times]
     rows += [{"version": None, "first_s": None, "total_s": 0.0, "error": error}] if error else []
-    return {"requests": rows, "two_versions": 0, "status": {"training": {"updates": updates}}}
+    status = {"training": {"updates": updates}}
+    return {"requests": rows, "talk_failures": [], "two_versions": 0, "status": status}
 
 
 def test_slow_requests_are_counted_against_twice_the_median() -> None:
@@ -115,6 +116,30 @@ def test_slow_requests_are_counted_against_twice_the_median() -> None:
     assert found["points_more_while_training"] == 3.0
     assert found["training"]["failures"] == 1
     assert found["training"]["requests"] == 101
+
+
+def test_the_verdict_on_latency_wants_every_part() -> None:
+    good = latency_figures(_latency_cell([1.0] * 1000, 5), _latency_cell([1.0] * 1000, 0))
+    assert all(goals("latency", good).values())
+    few = latency_figures(_latency_cell([1.0] * 999, 4), _latency_cell([1.0] * 999, 0))
+    assert list(goals("latency", few).values()) == [False, False, True, True, True]
+    failing = latency_figures(_latency_cell([1.0] * 999, 5, "boom"), _latency_cell([1.0] * 1000, 0))
+    assert not goals("latency", failing)["no failures"]
+    nothing = latency_figures(_latency_cell([], 5), _latency_cell([], 0))
+    assert not goals("latency", nothing)["at most one point more slow requests"]
+
+
+def test_the_verdict_on_kills_is_missed_when_nothing_was_trained_on() -> None:
+    names = ("acknowledged", "lost", "doubled", "changed", "uses", "double_uses", "turns_in_two_updates")
+    audit = {**dict.fromkeys(names, 0), "acknowledged": 9, "uses": 16, "database": "ok"}
+    kills = [
+        {"who": who, "update_running": True, "back_s": 1.0} for who in ("server", "trainer") for _ in range(5)
+    ]
+    cell = {"audit": audit, "kills": kills, "status": {"training": {"updates": 1}}}
+    assert all(goals("kill", kill_figures([cell])).values())
+    for name, value in (("lost", 1), ("uses", 0), ("double_uses", 1), ("database", "page 3 is broken")):
+        spoilt = {**cell, "audit": {**audit, name: value}}
+        assert sum(not ok for ok in goals("kill", kill_figures([spoilt])).values()) == 1, name
 
 
 def test_a_uniform_slowdown_shows_in_the_strict_comparison() -> None:
