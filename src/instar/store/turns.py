@@ -53,19 +53,18 @@ class Turns(Base):
     def find_by_context(
         self, key_id: str, context_hashes: Sequence[str], session_id: str | None = None
     ) -> list[Turn]:
-        where = turns.c.key_id == key_id
-        if session_id is not None:
-            where &= turns.c.session_id == session_id
         wanted = list(dict.fromkeys(context_hashes))
         parts = [wanted[i : i + _HASHES_PER_QUERY] for i in range(0, len(wanted), _HASHES_PER_QUERY)]
+        query = select(*light_columns).where(turns.c.key_id == key_id)
         with self._db.reading() as conn:
-            found = [
-                row
-                for some in parts
-                for row in conn.execute(select(*light_columns).where(where, turns.c.context_hash.in_(some)))
-                if row.status
-                == TurnStatus.DONE  # asked here, lest the database walks all turns by their status
+            same = [
+                row for some in parts for row in conn.execute(query.where(turns.c.context_hash.in_(some)))
             ]
+        # Status and session are looked at here: asked for them, the database walks all turns of a status or of a
+        # session, which grows for months, instead of the few with these hashes.
+        found = [
+            row for row in same if row.status == TurnStatus.DONE and session_id in (None, row.session_id)
+        ]
         return read_light_turns(sorted(found, key=lambda row: row.seq, reverse=True))
 
     def find_by_request(self, key_id: str, session_id: str, request_hash: str) -> list[Turn]:

@@ -1,0 +1,67 @@
+"""Nothing that happens with every request, or several times a second, may read the whole history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from instar.records import NextKind, NextState
+from tests.kit.store_scenes import Scene, make_outcome, make_turn
+
+OFTEN: dict[str, Callable[[Scene], object]] = {
+    "find by context": lambda s: s.store.find_by_context("key", ["a", "b"]),
+    "find by context in a session": lambda s: s.store.find_by_context("key", ["a", "b"], "s"),
+    "find by request": lambda s: s.store.find_by_request("key", "s", "r"),
+    "episode": lambda s: s.store.episode("e"),
+    "turn": lambda s: s.store.turn("a"),
+    "open": lambda s: s.store.open_turns([make_turn("x")], [NextState("a", NextKind.USER_REPLY, "no", 1.0)]),
+    "close": lambda s: s.store.close_turn("open", make_outcome("open")),
+    "feedback": lambda s: s.feedback("a", "no", -1),
+    "judge": lambda s: s.judge("waits", -1),
+    "trainable": lambda s: s.store.trainable(8, current=0, max_staleness=4),
+    "last reaction": lambda s: s.store.last_reaction_at(),
+    "update": lambda s: s.store.begin_update(["a"], "base", "{}"),
+    "active version": lambda s: s.store.active_version(),
+    "page of turns": lambda s: s.store.turn_views(limit=5, before="waits"),
+}
+LARGE = ("turns", "next_states", "judgements", "uses", "update_turns", "pieces", "activations")
+
+
+def plans(scene: Scene, use: Callable[[Scene], object]) -> list[str]:
+    """What SQLite does for each statement of this use."""
+    asked: list[tuple[str, Any]] = []
+    engine = scene.store._db.engine
+
+    def note(_conn: object, _cursor: object, statement: str, values: Any, *_: object) -> None:
+        if statement.startswith(("SELECT", "UPDATE", "DELETE")):
+            asked.append((statement, values))
+
+    event.listen(engine, "before_cursor_execute", note)
+    use(scene)
+    event.remove(engine, "before_cursor_execute", note)
+    with engine.connect() as conn:
+        return [
+            str(row[3])
+            for statement, values in asked
+            for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+        ]
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_what_happens_often_reads_only_what_it_needs(tmp_path: Path, name: str) -> None:
+    scene = Scene(tmp_path / "instar.db")
+    scene.corrected("a")
+    scene.answered("waits")
+    scene.said("waits", "no")
+    scene.store.open_turns([make_turn("open")], [])
+    steps = plans(scene, OFTEN[name])
+    assert steps
+    whole = [s for s in steps if s.startswith("SCAN") and s.split()[1] in LARGE and "ix_turns_to_" not in s]
+    # The newest line of a history is read from its end.
+    assert [s for s in whole if name not in {"last reaction", "active version", "page of turns"}] == []
+    if name.startswith("find by context"):
+        assert any("ix_turns_key_id_context_hash (key_id=? AND context_hash=?)" in s for s in steps), steps
