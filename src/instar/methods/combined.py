@@ -1,7 +1,9 @@
 """The default: thumbs and corrections in one update.
 
 A correction teaches by the best text there is for it, in this order: what the user wrote instead, the retry that the
-user accepted, the best revision that the model itself can give (trainers/revise.py).
+user accepted, the best revision that the model itself can give (trainers/revise.py): distillation of whole answers
+from the hinted model, of those that prove themselves. Distillation token by token (`opd`) also copies where the
+hinted model strays, and thumbs alone reward whatever is short; so the thumbs push gently here (docs/log.md).
 """
 
 from __future__ import annotations
@@ -12,13 +14,12 @@ from typing import Any
 
 from instar.methods.baselines import with_scores
 from instar.methods.binary_rl import policy_gradient
-from instar.methods.opd import distillation
-from instar.methods.weights import blank, cap_tools, lesson_T
+from instar.methods.weights import blank, cap_tools, lesson_T, scaled
 from instar.ports import TeacherPrompts
 from instar.records import Origin, Sample, WeightedSample
 
-DISTILLED = 0.25
-"""Weight of distillation beside a revision's 1: where the hinted model strays, its every token would teach it."""
+PUSHED = 0.05
+"""Weight of the thumbs beside a revision's 1."""
 
 
 def likelihood(sample: Sample, prompts: TeacherPrompts) -> list[WeightedSample]:
@@ -47,20 +48,11 @@ def revision(sample: Sample, prompts: TeacherPrompts) -> WeightedSample | None:
 
 def lesson(sample: Sample, prompts: TeacherPrompts, state: dict[str, Any]) -> list[WeightedSample]:
     """Everything that one turn teaches."""
-    scored = policy_gradient(sample, state)
+    scored = scaled(policy_gradient(sample, state), PUSHED)
     if wanted := likelihood(sample, prompts):
         return [scored, *wanted]
     revised = revision(sample, prompts)
-    if revised is None:
-        return [scored]
-    taught = distillation(sample, prompts, state)
-    both = replace(
-        revised,
-        pg_T=scored.pg_T,
-        distill_T=[DISTILLED * w for w in taught.distill_T],
-        abstained={**scored.abstained, **taught.abstained},
-    )
-    return [both]
+    return [scored if revised is None else replace(revised, pg_T=scored.pg_T, abstained=scored.abstained)]
 
 
 class Combined:

@@ -1,4 +1,4 @@
-"""The compute child: `python -m instar.trainers.child THREADS`.
+"""The compute child: `python -m instar.trainers.child THREADS [at-normal-priority]`.
 
 It reads one JSON line per job from stdin (`{"job": FOLDER}`) and answers each with one line on stdout
 (`{"result": {...}}` or `{"error": "..."}`). It lives in the idle scheduling class, so that it computes in the
@@ -75,7 +75,8 @@ def answer(line: str) -> dict[str, object]:
 def main(arguments: list[str]) -> None:
     threads = int(arguments[0])
     answers = claim_stdout()
-    yield_to_others()
+    if "at-normal-priority" not in arguments:
+        yield_to_others()
     keep_memory()
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=read_jobs, args=(sys.stdin, jobs), name="lifeline", daemon=True).start()

@@ -8,6 +8,7 @@ additions.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -119,12 +120,15 @@ def says(sample: WeightedSample) -> float:
 
 
 def learning_rate(job: UpdateJob, samples: Sequence[WeightedSample]) -> float:
-    """lr · scale · (how much the batch has to say). Adam forgets the size of a loss, so it is put back here."""
+    """lr · scale · √(share of the turns that teach). Adam forgets the size of a loss, so it is put back here.
+
+    Fewer lessons are a noisier direction: their step shrinks with the root of their number, as a mean's error does.
+    """
     turns: dict[str, float] = {s.turn_id: 0.0 for s in samples}
     for sample in samples:
         turns[sample.turn_id] = min(1.0, turns[sample.turn_id] + says(sample))
     share = sum(turns.values()) / len(turns)
-    return float(job.settings["lr"]) * float(job.settings.get("scale", 1.0)) * share
+    return float(job.settings["lr"]) * float(job.settings.get("scale", 1.0)) * math.sqrt(share)
 
 
 # ── optimizer steps ───────────────────────────────────────────────────────────────────────────────────────

@@ -23,9 +23,11 @@ CLOSE_AFTER_S = 5.0
 class ProcessTrainer:
     """Implements `ports.Trainer`: one child that keeps the model in memory, started again when it dies."""
 
-    def __init__(self, model_dir: Path, threads: int = 1) -> None:
+    def __init__(self, model_dir: Path, threads: int = 1, *, idle: bool = True) -> None:
+        """`idle`: compute only in the time that nobody else wants. Where nothing is served, there is no need."""
         self._model_dir = str(model_dir)
         self._command = [sys.executable, "-m", "instar.trainers.child", str(threads)]
+        self._command += [] if idle else ["at-normal-priority"]
         self._child: subprocess.Popen[str] | None = None
         self._one_at_a_time = threading.Lock()
 

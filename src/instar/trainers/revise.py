@@ -25,6 +25,8 @@ from instar.trainers.sampling import sample
 FEWEST_TOKENS = 4
 OTHERS = 3
 """How many other requests an answer is held against."""
+TEMPERATURE = 0.3
+"""Low: a revision is a model answer to learn from, not a try."""
 ROWS = 16
 """Rows scored in one pass."""
 
@@ -71,7 +73,7 @@ class Reviser:
                 [s.teacher_prompt_ids or [] for s in asking],
                 stop_ids=self._canary.stop_ids,
                 max_tokens=self._max_tokens,
-                temperature=0.7,
+                temperature=TEMPERATURE,
                 seed=self._seed,
             )
         return [a.ids if a.ended else [] for a in answers]
