@@ -116,9 +116,10 @@ def test_hint_is_the_users_own_words_only_for_a_complaint_that_instructs() -> No
     mute = link_of(MINUS, MINUS, MINUS, instructs=-1.0).read("no")
     assert mute is not None
     assert mute.hint is None
-    glad = link_of(PLUS, PLUS, PLUS).read("nice")
-    assert glad is not None
-    assert glad.hint is None
+    for row in (PLUS, ZERO):
+        other = link_of(row, row, row).read("nice, and now a list")
+        assert other is not None
+        assert other.hint is None
 
 
 # ── what is read ──────────────────────────────────────────────────────────────────────────────────────
