@@ -98,6 +98,7 @@ def run_gateway(settings: Settings, state: RunState) -> None:
         chat,
         SystemClock(),
         settings.api_key.get_secret_value(),
+        base_facts(settings, state.model_dir).sha256,
         processes,
     )
     config = uvicorn.Config(
@@ -137,7 +138,10 @@ def run_trainer(settings: Settings, state: RunState) -> None:
     clock = SystemClock()
     with closing(build_store(settings)) as store, closing(build_trainer(settings, state)) as trainer:
         run_trainer_loop(
-            store, build_train_step(settings, state, store, trainer), poll_s=settings.train.poll_s, clock=clock
+            store,
+            build_train_step(settings, state, store, trainer),
+            poll_s=settings.train.poll_s,
+            clock=clock,
         )
 
 

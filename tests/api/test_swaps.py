@@ -127,3 +127,11 @@ async def test_damaged_active_version_at_start_falls_back_to_the_last_good_one(t
         status = (await live.http.get("/v1/status")).json()
         assert status["served_version"] == "v1"
         assert "v2" in status["problem"]
+
+
+async def test_version_of_another_model_is_not_served(live: Live) -> None:
+    live.publish("v1", base_sha256="f" * 64)
+    answer = await live.http.post("/v1/versions/v1/activate")
+    assert answer.status_code == 409
+    assert "another model" in answer.json()["error"]["message"]
+    assert (await live.ask("hi")).headers["x-instar-version"] == "base"

@@ -27,6 +27,7 @@ from tests.kit.fake_engine import FakeEngine
 from tests.kit.tiny_model import write_chat_files
 
 KEY = "sk-test"
+BASE_SHA256 = "0" * 64
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Live:
     def judge_items(self) -> list[JudgeItem]:
         return self.store.lease_unjudged("test", 100, 60.0)
 
-    def publish(self, name: str, content: bytes = b"{}") -> Path:
+    def publish(self, name: str, content: bytes = b"{}", base_sha256: str = BASE_SHA256) -> Path:
         """A version with an adapter of no weight, for engines that do not look."""
         work = self.settings.data_dir / f"work-{name}"
         work.mkdir(parents=True)
@@ -69,7 +70,7 @@ class Live:
             created_at=1.0,
             update_id=f"update_{name}",
             base_model="tiny",
-            base_sha256="0" * 64,
+            base_sha256=base_sha256,
             files={},
             turn_ids=[],
             settings={},
@@ -93,7 +94,7 @@ async def live_gateway(
     store = open_store(made.database_url)
     registry = FolderRegistry(made.versions_dir)
     engine = FakeEngine(chat, script)
-    app = build_app(made, store, registry, engine, chat, SystemClock(), KEY, dict)
+    app = build_app(made, store, registry, engine, chat, SystemClock(), KEY, BASE_SHA256, dict)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))

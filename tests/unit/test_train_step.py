@@ -135,6 +135,16 @@ def test_the_next_update_starts_from_the_version_in_force(bench: Bench) -> None:
     assert (bench.trainer.jobs[2].parent, report.version) == ("base", "v3")
 
 
+def test_a_version_of_another_model_is_no_parent(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.step()
+    step = bench.make()
+    step.publisher = Publisher(bench.store, bench.registry, BaseModelFacts("big", "1" * 64), bench.scene.clock)
+    bench.correct("e", "f", "g", "h")
+    assert step().version == "v2"
+    assert bench.trainer.jobs[1].parent == "base"
+
+
 def test_fewer_will_do_after_some_quiet(bench: Bench) -> None:
     bench.correct("a", "b")
     last = bench.store.last_reaction_at()

@@ -93,7 +93,7 @@ class TrainStep:
         weighted, new_state = self.method.weigh(samples, self.prompts, state)
         turn_ids = [s.turn_id for s in samples]
         scale = 0.5 if self.store.rejected_before(turn_ids) else 1.0
-        parent = self.store.active_version()
+        parent = self._parent()
         number = self._next_number()
         job = {
             "number": number,
@@ -105,6 +105,13 @@ class TrainStep:
         passes = self.settings.train.passes
         update = self.store.begin_update(turn_ids, parent, json.dumps(job), scale=scale, passes=passes)
         return self._compute(update, job)
+
+    def _parent(self) -> str:
+        """The version in force; base, if that one was trained from another model than is served now."""
+        active = self.store.active_version()
+        if active == BASE or self.registry.manifest(active).base_sha256 == self.publisher.base.sha256:
+            return active
+        return BASE
 
     def _next_number(self) -> int:
         """Never a number that is on disk: an update may have published, and failed when it was resumed."""

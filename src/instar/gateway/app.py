@@ -30,11 +30,14 @@ def build_app(
     chat: ChatFormat,
     clock: Clock,
     api_key: str,
+    base_sha256: str,
     processes: Callable[[], dict[str, dict[str, Any]]],
 ) -> FastAPI:
     """Everything is handed in; nothing is found. The engine is closed when the application ends."""
     keys = KeyRing.of(api_key)
-    versions = VersionKeeper(store, registry, engine, max_loaded=settings.engine.max_loras)
+    versions = VersionKeeper(
+        store, registry, engine, base_sha256=base_sha256, max_loaded=settings.engine.max_loras
+    )
     serve_turn = ServeTurn(store, engine, chat, versions, clock)
 
     @asynccontextmanager

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -33,12 +34,14 @@ class VersionKeeper:
         registry: Registry,
         engine: Engine,
         *,
+        base_sha256: str,
         max_loaded: int,
         in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread,
     ) -> None:
         self._store = store
         self._registry = registry
         self._engine = engine
+        self._base_sha256 = base_sha256
         self._max_loaded = max_loaded
         self._in_thread = in_thread
         self._in_use: Counter[str] = Counter()
@@ -164,10 +167,16 @@ class VersionKeeper:
         async with self._loading:
             if version in self._loaded:
                 return
-            folder = await self._in_thread(self._registry.verify, version)
+            folder = await self._in_thread(self._verified, version)
             await self._make_place()
             await self._engine.load(version, folder)
             self._touch(version)
+
+    def _verified(self, version: str) -> Path:
+        """Runs in a thread: every byte is read. Raises ArtifactError."""
+        if self._registry.manifest(version).base_sha256 != self._base_sha256:
+            raise ArtifactError(f"{version} was trained from another model than the one served now.")
+        return self._registry.verify(version)
 
     async def _make_place(self) -> None:
         """Unload the longest unused version when the engine's places are taken."""
