@@ -150,8 +150,11 @@ class Store(Protocol):
         """
         ...
 
-    def last_reaction_at(self) -> float | None:
-        """Wall time of the newest judgement or next state: how long has it been quiet?"""
+    def last_activity_at(self) -> float | None:
+        """Wall time of the newest answer's end, next state or judgement: how long has it been quiet?
+
+        While an answer is being sampled, that is now: somebody waits for it, and may react.
+        """
         ...
 
     def begin_update(

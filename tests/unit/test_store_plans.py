@@ -23,7 +23,7 @@ OFTEN: dict[str, Callable[[Scene], object]] = {
     "feedback": lambda s: s.feedback("a", "no", -1),
     "judge": lambda s: s.judge("waits", -1),
     "trainable": lambda s: s.store.trainable(8, current=0, max_staleness=4),
-    "last reaction": lambda s: s.store.last_reaction_at(),
+    "last activity": lambda s: s.store.last_activity_at(),
     "update": lambda s: s.store.begin_update(["a"], "base", "{}"),
     "active version": lambda s: s.store.active_version(),
     "page of turns": lambda s: s.store.turn_views(limit=5, before="waits"),

@@ -91,18 +91,20 @@ def test_the_last_activation_is_in_force_whatever_the_date_says(scene: Scene) ->
     assert len(scene.store.activations(limit=1)) == 1
 
 
-def test_when_was_the_last_reaction(scene: Scene) -> None:
-    assert scene.store.last_reaction_at() is None
+def test_when_was_the_last_activity(scene: Scene) -> None:
+    assert scene.store.last_activity_at() is None
     scene.answered("t")
-    assert scene.store.last_reaction_at() is None
+    assert scene.store.last_activity_at() == 101.0
     scene.said("t", "no")
-    assert scene.store.last_reaction_at() == 200.0
+    assert scene.store.last_activity_at() == 200.0
     scene.judge("t", 1, Source.USER)
-    assert scene.store.last_reaction_at() == 250.0
+    assert scene.store.last_activity_at() == 250.0
     scene.feedback("t", "x", 1)
-    assert scene.store.last_reaction_at() == 300.0
+    assert scene.store.last_activity_at() == 300.0
     scene.said("t", "exit 0", NextKind.TOOL_RESULT)
-    assert scene.store.last_reaction_at() == 250.0, "the newest of each, not the largest date ever seen"
+    assert scene.store.last_activity_at() == 250.0, "the newest of each, not the largest date ever seen"
+    scene.store.open_turns([make_turn("slow")], [])
+    assert scene.store.last_activity_at() == scene.clock.now(), "somebody waits for an answer"
 
 
 def test_loops_say_that_they_live(scene: Scene) -> None:

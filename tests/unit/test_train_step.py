@@ -147,7 +147,7 @@ def test_a_version_of_another_model_is_no_parent(bench: Bench) -> None:
 
 def test_fewer_will_do_after_some_quiet(bench: Bench) -> None:
     bench.correct("a", "b")
-    last = bench.store.last_reaction_at()
+    last = bench.store.last_activity_at()
     assert last is not None
     bench.scene.clock.wall = last + 29.0
     assert bench.step().did == "waiting"

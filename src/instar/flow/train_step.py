@@ -82,7 +82,7 @@ class TrainStep:
             return None
         if len(samples) < train.min_batch:
             return f"{len(samples)} of {train.batch_size} judged turns"
-        last = self.store.last_reaction_at()
+        last = self.store.last_activity_at()
         quiet = self.clock.now() - last if last is not None else 0.0
         if quiet >= train.quiet_s:
             return None

@@ -47,13 +47,16 @@ class Status(Base):
                 for row, question in zip(rows, asked, strict=True)
             ]
 
-    def last_reaction_at(self) -> float | None:
+    def last_activity_at(self) -> float | None:
         newest = [
             select(table.c.created_at).order_by(table.c.seq.desc()).limit(1)
             for table in (next_states, judgements)
         ]
+        last = select(turns.c.status, turns.c.closed_at).order_by(turns.c.seq.desc()).limit(1)
         with self._db.reading() as conn:
             found = [conn.execute(query).scalar() for query in newest]
+            if answer := conn.execute(last).first():
+                found.append(self._clock.now() if answer.status == "open" else answer.closed_at)
         return max((at for at in found if at is not None), default=None)
 
     def active_version(self) -> str:
