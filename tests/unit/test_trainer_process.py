@@ -103,7 +103,13 @@ def test_the_child_takes_only_the_time_that_nobody_wants() -> None:
         "import os, instar.trainers.child as c; c.yield_to_others();"
         "print(os.sched_getscheduler(0) == os.SCHED_IDLE if hasattr(os, 'SCHED_IDLE') else os.nice(0) == 19)"
     )
-    told = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        start_new_session=True,  # it puts its whole session last, and the tests' own must not be that
+    )
     assert told.stdout.strip() == "True"
     assert ProcessTrainer(Path("m"))._command[-1] == "1"
     assert ProcessTrainer(Path("m"), idle=False)._command[-1] == "at-normal-priority"
@@ -121,7 +127,7 @@ def test_the_child_goes_when_its_parent_does(model_dir: Path) -> None:
     code = (
         "import os, sys, subprocess\n"
         "child = subprocess.Popen([sys.executable, '-m', 'instar.trainers.child', '1'],"
-        " stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        " stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)\n"
         "print(child.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )

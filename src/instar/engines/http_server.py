@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import time
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -89,8 +90,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.transport is not None:
             request.transport.abort()
         raise asyncio.CancelledError from None  # nobody is left to answer
-    except Exception as error:
-        log.exception("request failed", path=request.path)
+    except Exception as error:  # noqa: BLE001 - the boundary: one broken request must not end the engine
+        log.error("a request failed", path=request.path, traceback=traceback.format_exc())
         return _error_response(
             RequestError(f"The engine failed: {error}", status=500, kind="internal_error", code="internal")
         )

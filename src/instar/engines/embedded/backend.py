@@ -98,6 +98,11 @@ class EmbeddedBackend:
                 pass
             answer.cancel()
 
+    async def ended(self) -> None:
+        """Returns when the compute thread has ended, by `stop` or by a fault that nobody foresaw."""
+        assert self._scheduler is not None
+        await asyncio.to_thread(self._scheduler.join)
+
     async def stop(self) -> bool:
         """End the scheduler's thread after its round. True if nothing of this engine runs any more."""
         self._is_ready = False

@@ -12,6 +12,7 @@ import heapq
 import itertools
 import random
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from instar.ports import TokenChunk
 log = structlog.get_logger("instar.engine")
 
 Event = TokenChunk | RequestError
+
+_IDLE_CHUNKS = 2  # larger pieces are computed faster a token; nobody waits for a decode step then
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +156,11 @@ class Scheduler(threading.Thread):
         request = job.request
         others = sum(other.reserved for other in [*self._prefilling, *self._decoding])
         self._prefixes.make_room(self._settings.max_cached_tokens - others - job.reserved)
-        cache = StreamCache(self._model.layout, job.reserved)
+        try:
+            cache = StreamCache(self._model.layout, job.reserved)
+        except (RuntimeError, MemoryError) as error:  # the machine's memory, not our bound: others go on
+            self._deliver([(job, _failed(error))])
+            return
         if request.prompt_alternatives is None:  # log-probs of a prompt need every position computed
             self._prefixes.fill(cache, job.adapter, request.prompt_ids)
         job.stream, job.prefilled = Stream(cache, job.adapter), cache.length
@@ -183,22 +190,21 @@ class Scheduler(threading.Thread):
         """The boundary of a request: what fails in a pass fails its requests, and the loop goes on."""
         try:
             step(jobs, events)
-        except Exception as error:
-            log.exception("a pass failed", requests=len(jobs))
-            failed = RequestError(f"The engine failed: {error}", status=500, kind="internal_error")
-            delivered = {id(job) for job, _ in events}
+        except Exception as error:  # noqa: BLE001 - see above
+            # as text: a renderer that shows local variables would print the whole model, for minutes
+            log.error("a pass failed", requests=len(jobs), traceback=traceback.format_exc())
             for job in jobs:
-                if job.stream is not None:
+                if job.stream is not None:  # else it ended, and its last event is told, before the fault
                     job.stream.cache.length = 0  # nobody knows how much of it was written
                     self._end(job)
-                if id(job) not in delivered:
-                    events.append((job, failed))
+                    events.append((job, _failed(error)))
 
     def _prefill_chunk(self, jobs: list[Job], events: list[tuple[Job, Event]]) -> None:
         job = jobs[0]
         assert job.stream is not None
         request = job.request
-        stop = min(job.prefilled + self._settings.prefill_chunk, len(request.prompt_ids))
+        chunk = self._settings.prefill_chunk * (1 if self._decoding else _IDLE_CHUNKS)
+        stop = min(job.prefilled + chunk, len(request.prompt_ids))
         ids = request.prompt_ids[job.prefilled : stop]
         scored = request.prompt_alternatives is not None
         logits = self._model.prefill(job.stream, ids, all_logits=scored)
@@ -239,6 +245,10 @@ def _finish(job: Job, sampled: Sampled) -> str | None:
     if sampled.token_id in job.request.stop_ids:
         return "stop"
     return "length" if len(job.sampled) >= job.request.max_tokens else None
+
+
+def _failed(error: BaseException) -> RequestError:
+    return RequestError(f"The engine failed: {error}", status=500, kind="internal_error", code="internal")
 
 
 def _not_finite(job: Job) -> RequestError:

@@ -13,6 +13,7 @@ import torch
 from instar.config import EngineSettings
 from instar.engines import http_server
 from instar.engines.embedded.backend import EmbeddedBackend
+from instar.errors import EngineError
 
 
 def serve(
@@ -31,7 +32,8 @@ async def _serve(backend: EmbeddedBackend, host: str, port: int, api_key: str | 
         await backend.start()
         gc.collect()
         gc.freeze()  # the model's thousands of objects need not be looked at again and again
-        await asyncio.Event().wait()
+        await backend.ended()
+        raise EngineError("The compute thread ended; the engine cannot go on.")
 
     app = http_server.make_app(backend, api_key)
     try:
