@@ -77,7 +77,7 @@ class Scheduler(threading.Thread):
         self._stopping = False
         self._prefilling: deque[Job] = deque()
         self._decoding: list[Job] = []
-        self._prefixes = Prefixes(model.layout, settings.max_cached_tokens)
+        self._prefixes = Prefixes(model.layout, settings.max_cached_tokens // 2)
 
     # ── called from other threads ───────────────────────────────────────────────────────────────────────
 
