@@ -42,7 +42,7 @@ class JudgeSettings(Group):
     """Who reads reactions."""
 
     embedding: str = Field(
-        "bundled", description="'bundled', or a Hugging Face embedding model's name or folder"
+        "bundled", description="'bundled' (multilingual-e5-small); no other is supported yet"
     )
     heads: int = Field(9, ge=1, description="bootstrapped heads that vote")
     min_agreement: float = Field(
