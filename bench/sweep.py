@@ -242,12 +242,13 @@ def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, An
                 settings=settings,
             )
             result = run_update(job, bench.policy, bench.gate)
-            entry.update({k: result.metrics[k] for k in ("train_s", "gate_s", "lr")})
-            entry["mismatch"] = result.metrics["mismatch"]
-            entry["loss"] = result.metrics["steps"][-1]
+            entry.update(
+                {k: result.metrics.get(k) for k in ("train_s", "gate_s", "lr", "mismatch", "revisions")}
+            )
+            entry["loss"] = result.metrics.get("steps", [None])[-1]
             entry["gate"] = result.gate.checks if result.gate else None
             entry["passed"] = result.gate.passed if result.gate else None
-            if result.gate is None or result.gate.passed:
+            if result.taught and (result.gate is None or result.gate.passed):
                 parent = work / f"v{number}"
             elif parent is not None:
                 bench.policy.load(parent)

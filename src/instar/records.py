@@ -283,13 +283,17 @@ class UpdateJob:
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What an update left in its `out_dir`: adapter, optimizer state, and these numbers."""
+    """What an update left in its `out_dir`: adapter, optimizer state, and these numbers.
+
+    `taught` is False when the trainer found nothing to learn in it: then there are no files and no gate.
+    """
 
     update_id: str
     ok: bool
     metrics: dict[str, Any]
     gate: GateReport | None = None
     error: str | None = None
+    taught: bool = True
 
 
 @dataclass(frozen=True, slots=True)

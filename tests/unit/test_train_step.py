@@ -29,6 +29,7 @@ class PaperTrainer:
 
     passed: bool = True
     error: str | None = None
+    taught: bool = True
     killed: bool = False
     jobs: list[UpdateJob] = field(default_factory=list)
 
@@ -38,6 +39,8 @@ class PaperTrainer:
             raise Killed
         if self.error:
             raise TrainingError(self.error)
+        if not self.taught:
+            return UpdateResult(job.update_id, True, {}, taught=False)
         out = Path(job.out_dir)
         out.mkdir(parents=True, exist_ok=True)
         (out / "adapter_config.json").write_text(json.dumps({"seed": job.seed}))
@@ -139,7 +142,9 @@ def test_a_version_of_another_model_is_no_parent(bench: Bench) -> None:
     bench.correct("a", "b", "c", "d")
     bench.step()
     step = bench.make()
-    step.publisher = Publisher(bench.store, bench.registry, BaseModelFacts("big", "1" * 64), bench.scene.clock)
+    step.publisher = Publisher(
+        bench.store, bench.registry, BaseModelFacts("big", "1" * 64), bench.scene.clock
+    )
     bench.correct("e", "f", "g", "h")
     assert step().version == "v2"
     assert bench.trainer.jobs[1].parent == "base"
@@ -199,6 +204,17 @@ def test_praise_alone_is_used_up_without_an_update(bench: Bench) -> None:
     assert bench.trainer.jobs == []
     assert {t["reason"] for t in bench.store.turn_views()} == {"nothing_to_learn"}
     assert bench.store.get_state("method") == {"batches": 1}
+
+
+def test_corrections_without_a_better_answer_are_used_up_and_say_so(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.trainer.taught = False
+    report = bench.step()
+    assert report.did == "unused"
+    assert "better" in report.why
+    assert bench.store.active_version() == "base"
+    assert {t["reason"] for t in bench.store.turn_views()} == {"nothing_to_learn"}
+    assert bench.step().did == "waiting"
 
 
 def test_switched_off_it_waits_and_says_so(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from instar.ports import Registry, Store
 from instar.records import Manifest, Update, UpdateResult
 from instar.runtime import Clock
+
+Ending = Literal["proposed", "rejected", "unused"]
 
 METHOD_STATE = "method"
 """Name of the document that holds the method's memory (running baselines)."""
@@ -34,29 +36,41 @@ class Publisher:
 
     def conclude(
         self, update: Update, version: str, job: dict[str, Any], result: UpdateResult, out_dir: Path
-    ) -> tuple[bool, str]:
-        """Returns whether the version serves, and why. Doing it again after a crash is fine.
+    ) -> tuple[Ending, str]:
+        """Returns how the update ended, and why. Doing it again after a crash is fine.
 
         The artifact is durable before the commit that names it; a crash between the two leaves a folder that the
         resumed update, being the same, publishes again under the same name.
         """
+        state = {METHOD_STATE: job["method_state"]}
         gate = result.gate
+        if not result.taught:
+            why = "No revision of these answers was better than what was rejected."
+            return self._end(update, "unused", why, documents=state)
         if not result.ok or gate is None or not gate.passed:
             why = gate.why if gate else result.error or "the update gave no result"
-            self.store.finish_update(
-                update.id, status="rejected", version=None, note=why, activate=False, documents={}
-            )
-            return False, why
+            return self._end(update, "rejected", why, documents={})
         self.registry.publish(out_dir, self._manifest(update, version, job, result))
+        return self._end(update, "proposed", gate.why, version=version, documents=state)
+
+    def _end(
+        self,
+        update: Update,
+        ending: Ending,
+        why: str,
+        *,
+        documents: dict[str, dict[str, Any]],
+        version: str | None = None,
+    ) -> tuple[Ending, str]:
         self.store.finish_update(
             update.id,
-            status="proposed",
+            status=ending,
             version=version,
-            note=gate.why,
-            activate=True,
-            documents={METHOD_STATE: job["method_state"]},
+            note=why,
+            activate=version is not None,
+            documents=documents,
         )
-        return True, gate.why
+        return ending, why
 
     def _manifest(self, update: Update, version: str, job: dict[str, Any], result: UpdateResult) -> Manifest:
         return Manifest(

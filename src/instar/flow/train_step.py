@@ -135,8 +135,8 @@ class TrainStep:
         except TrainingError as error:
             self._finish(update, "failed", str(error), {})
             return StepReport("failed", 0, str(error))
-        passed, why = self.publisher.conclude(update, version, job, result, Path(request.out_dir))
-        return StepReport("proposed", 0, why, version) if passed else StepReport("rejected", 0, why)
+        did, why = self.publisher.conclude(update, version, job, result, Path(request.out_dir))
+        return StepReport(did, 0, why, version if did == "proposed" else None)
 
     def _job(self, update: Update, samples: list[WeightedSample], job: dict[str, Any]) -> UpdateJob:
         parent_dir = None if update.parent == BASE else str(self.registry.verify(update.parent))

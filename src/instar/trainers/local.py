@@ -72,6 +72,9 @@ def run_update(job: UpdateJob, policy: Policy, gate: Gate | None) -> UpdateResul
     prepare = Preparer(policy, settings)
     prepared = [prepare(sample) for sample in samples]
     teaching = [p for p in prepared if says(p.sample)]
+    if not teaching:  # revisions were asked for, and none was good enough: no step, so no new version
+        found = {"asked": reviser.asked, "found": 0}
+        return UpdateResult(job.update_id, ok=True, metrics={"revisions": found}, taught=False)
     choose = random.Random(job.seed)
     anchors = prepare_anchors(policy, job.anchors or default_anchors(Path(job.model_dir)))
     optimizer = make_optimizer(policy, settings, rate, parent)
