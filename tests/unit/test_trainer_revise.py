@@ -11,7 +11,6 @@ import pytest
 
 from instar.records import Origin, WeightedSample
 from instar.trainers import revise
-from instar.trainers.ending import Ending
 from instar.trainers.revise import Reviser
 from instar.trainers.sampling import Answer
 from tests.kit.samples import weighted
@@ -45,7 +44,6 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, float]]:
     canary = type("Canary", (), {"prompts": [[1], [3], [4]], "stop_ids": [STOP]})
     monkeypatch.setattr(revise, "canaries", lambda model_dir: canary)
     monkeypatch.setattr(revise, "mean_logp", mean_logp)
-    monkeypatch.setattr(revise, "earlier_ending", lambda *_: None)
     monkeypatch.setattr(
         revise,
         "sample",
@@ -112,16 +110,3 @@ def test_the_lesson_is_learned_without_the_hint_and_weighs_what_was_asked(
     assert sum(lesson.nll_T) == pytest.approx(1.0)
     assert not any([*lesson.pg_T, *lesson.distill_T, *lesson.kl_T])
     assert (reviser.asked, reviser.found) == (1, 1)
-
-
-def test_an_answer_that_should_have_ended_earlier_is_the_smallest_revision(
-    scores: dict[int, tuple[float, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores[10] = (9.0, 9.0)
-    monkeypatch.setattr(revise, "earlier_ending", lambda *_: Ending(2, 0.9, 0.1))
-    reviser = Reviser(StandIn(), max_tokens=8, seed=0)  # type: ignore[arg-type]
-    (lesson,) = reviser.revise([asking(GOOD)])
-    assert lesson.response_ids == [60, 70, STOP]
-    assert lesson.nll_T[2] > 10 * lesson.nll_T[1] == 10 * lesson.nll_T[0] > 0
-    assert sum(lesson.nll_T) == pytest.approx(1.0)
-    assert (reviser.asked, reviser.found, reviser.ended) == (1, 1, 1)

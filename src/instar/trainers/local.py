@@ -79,7 +79,7 @@ def run_update(job: UpdateJob, policy: Policy, gate: Gate | None) -> UpdateResul
     anchors = prepare_anchors(policy, job.anchors or default_anchors(Path(job.model_dir)))
     optimizer = make_optimizer(policy, settings, rate, parent)
     metrics: dict[str, Any] = {"lr": rate, "mismatch": mismatch(prepared), "steps": []}
-    metrics["revisions"] = {"asked": reviser.asked, "found": reviser.found, "ended": reviser.ended}
+    metrics["revisions"] = {"asked": reviser.asked, "found": reviser.found}
     for _ in range(int(settings["passes"])):
         order = list(range(len(teaching)))
         choose.shuffle(order)

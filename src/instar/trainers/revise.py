@@ -1,8 +1,7 @@
 """What should the model have said? The best answer that it can find itself, chosen without knowing the wish.
 
-The smallest revision comes first: the rejected answer itself, ended where the words ask for it (ending.py). Where they
-ask for something else, candidates are our own answer to the user's correction, which was served anyway, and
-one answer of base to the request with the user's words in front of it. Both are scored by the frozen base:
+Candidates are our own answer to the user's correction, which was served anyway, and one answer of base to the request
+with the user's words in front of it. Both are scored by the frozen base:
 
     hint    mean over tokens of log p(answer | words + request) − log p(answer | request): does it show the words?
     margin  mean over tokens of log p(answer | request) − log p(answer | other requests): is it about the request?
@@ -19,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from instar.methods.weights import lesson_T
 from instar.records import Origin, WeightedSample
-from instar.trainers.ending import earlier_ending
 from instar.trainers.gate import canaries, loops, mean_logp
 from instar.trainers.policy import Policy
 from instar.trainers.sampling import sample
@@ -29,8 +27,6 @@ OTHERS = 3
 """How many other requests an answer is held against."""
 TEMPERATURE = 0.3
 """Low: a revision is a model answer to learn from, not a try."""
-KEPT = 0.05
-"""Weight of a token that stays when an answer ends earlier, beside 1 for the stop token: there, go on."""
 ROWS = 16
 """Rows scored in one pass."""
 
@@ -56,41 +52,18 @@ class Reviser:
         self._seed = seed
         self.asked = 0
         self.found = 0
-        self.ended = 0
 
     def revise(self, samples: Sequence[WeightedSample]) -> list[WeightedSample]:
         """One more sample for each that asks for a revision and gets one."""
         asking = [s for s in samples if s.revise and s.teacher_prompt_ids]
         if not asking:
             return []
-        with self._policy.as_base():
-            ended = [lesson for s in asking if (lesson := self._ended_earlier(s))]
-        settled = {lesson.turn_id for lesson in ended}
-        revised = self._rewritten([s for s in asking if s.turn_id not in settled])
-        self.asked, self.ended, self.found = len(asking), len(ended), len(ended) + len(revised)
-        return [*ended, *revised]
-
-    def _ended_earlier(self, asking: WeightedSample) -> WeightedSample | None:
-        """The rejected answer, ended where the user's words ask for it."""
-        body, stop_ids = self._body(asking.response_ids), self._canary.stop_ids
-        end = earlier_ending(self._policy, asking.prompt_ids, asking.teacher_prompt_ids or [], body, stop_ids)
-        if end is None:
-            return None
-        raw = [*[KEPT] * end.at, 1.0]
-        return _as_lesson(asking, [*body[: end.at], stop_ids[0]], [w / sum(raw) for w in raw])
-
-    def _rewritten(self, asking: Sequence[WeightedSample]) -> list[WeightedSample]:
-        """The best other answer for each that has one."""
-        if not asking:
-            return []
         hinted = self._hinted_answers(asking)
         with self._policy.as_base():
             found = [self._best(s, [*s.revisions, new]) for s, new in zip(asking, hinted, strict=True)]
-        return [
-            _as_lesson(s, ids, lesson_T(s.response_ids, ids))
-            for s, ids in zip(asking, found, strict=True)
-            if ids
-        ]
+        revised = [_as_lesson(s, ids) for s, ids in zip(asking, found, strict=True) if ids]
+        self.asked, self.found = len(asking), len(revised)
+        return revised
 
     def _hinted_answers(self, asking: Sequence[WeightedSample]) -> list[list[int]]:
         """Base's own answers to the hinted requests; an answer that does not end counts as none."""
@@ -132,8 +105,8 @@ class Reviser:
         return [Score(hinted - own, own - statistics.fmean(others)) for own, hinted, *others in found]
 
 
-def _as_lesson(asking: WeightedSample, ids: list[int], weight_T: Sequence[float]) -> WeightedSample:
-    """The revision as a sample of its own: learned at the request without the hint. The weights add up to 1."""
+def _as_lesson(asking: WeightedSample, ids: list[int]) -> WeightedSample:
+    """The revision as a sample of its own: learned at the request without the hint."""
     zeros = [0.0] * len(ids)
     return replace(
         asking,
@@ -142,7 +115,7 @@ def _as_lesson(asking: WeightedSample, ids: list[int], weight_T: Sequence[float]
         logprobs=[],
         pg_T=zeros,
         distill_T=zeros,
-        nll_T=[asking.revise * w for w in weight_T],
+        nll_T=[asking.revise * w for w in lesson_T(asking.response_ids, ids)],
         kl_T=zeros,
         revise=0.0,
         revisions=[],
