@@ -18,7 +18,7 @@ from instar.methods.weights import blank, cap_tools, lesson_T, scaled
 from instar.ports import TeacherPrompts
 from instar.records import Origin, Sample, WeightedSample
 
-PUSHED = 0.05
+PUSHED = 0.1
 """Weight of the thumbs beside a revision's 1."""
 
 
