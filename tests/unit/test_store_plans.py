@@ -62,6 +62,6 @@ def test_what_happens_often_reads_only_what_it_needs(tmp_path: Path, name: str) 
     assert steps
     whole = [s for s in steps if s.startswith("SCAN") and s.split()[1] in LARGE and "ix_turns_to_" not in s]
     # The newest line of a history is read from its end.
-    assert [s for s in whole if name not in {"last reaction", "active version", "page of turns"}] == []
+    assert [s for s in whole if name not in {"last activity", "active version", "page of turns"}] == []
     if name.startswith("find by context"):
         assert any("ix_turns_key_id_context_hash (key_id=? AND context_hash=?)" in s for s in steps), steps
