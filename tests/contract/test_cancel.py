@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -16,14 +18,26 @@ LONG = Sampling(max_tokens=CONTEXT - 100, temperature=0)
 
 
 @pytest.fixture(autouse=True)
-def slow(engine: Endpoint) -> Iterator[None]:
-    """Scripted answers last for ever, so that only cancelling ends them; a model's are long enough."""
+def steps(engine: Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Makes answers last, so that cancelling ends them and not their length. Counts a model's decode steps."""
+    found: list[int] = []
     backend = engine.server.backend
     if isinstance(backend, ScriptedEngine):
         backend.token_s = 30.0
-    yield
-    if isinstance(backend, ScriptedEngine):
+        yield found
         backend.token_s = 0.0
+        return
+    from instar.engines.embedded.model import Model
+
+    decode = Model.decode
+
+    def slowly(self: Model, streams: Sequence[Any], last_ids: Sequence[int]) -> Any:
+        found.append(len(streams))
+        time.sleep(0.01)
+        return decode(self, streams, last_ids)
+
+    monkeypatch.setattr(Model, "decode", slowly)
+    yield found
 
 
 def idle(engine: Endpoint) -> bool:
@@ -33,7 +47,7 @@ def idle(engine: Endpoint) -> bool:
     return bool(backend.is_idle())  # type: ignore[attr-defined]
 
 
-async def test_closing_the_iterator_frees_the_slot(engine: Endpoint) -> None:
+async def test_closing_the_iterator_frees_the_slot(engine: Endpoint, steps: list[int]) -> None:
     client = HttpEngine(engine.url, engine.base, [])
     answers = [client.sample(BASE, [5 + i], LONG) for i in range(SETTINGS.max_streams)]
     for answer in answers:
@@ -41,10 +55,11 @@ async def test_closing_the_iterator_frees_the_slot(engine: Endpoint) -> None:
     for answer in answers:
         await answer.aclose()
     await eventually(lambda: idle(engine))
+    assert len(steps) < LONG.max_tokens // 2
     await client.close()
 
 
-async def test_cancelling_while_it_waits_frees_the_queue(engine: Endpoint) -> None:
+async def test_cancelling_while_it_waits_frees_the_queue(engine: Endpoint, steps: list[int]) -> None:
     client = HttpEngine(engine.url, engine.base, [])
     tasks = [
         asyncio.create_task(gather_answer(client, BASE, [5 + i], LONG))
@@ -55,6 +70,7 @@ async def test_cancelling_while_it_waits_frees_the_queue(engine: Endpoint) -> No
         task.cancel()
     assert all(isinstance(end, asyncio.CancelledError) for end in await gather_ends(tasks))
     await eventually(lambda: idle(engine))
+    assert len(steps) < LONG.max_tokens // 2
     await client.close()
 
 
