@@ -238,8 +238,8 @@ class WeightedSample:
     `revisions` (ids of complete answers) and of one more that base gives to `teacher_prompt_ids`, and learn its
     likelihood after `prompt_ids` with this weight.
 
-    `logprobs` may be empty where no component needs them (nll on an edit). `components_without` counts the
-    components that abstained, by reason.
+    `logprobs` may be empty where no component needs them (nll on an edit). `abstained` names the
+    components that abstained, each with its reason.
     """
 
     turn_id: str

@@ -210,20 +210,18 @@ class ServeTurn:
 
     async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncGenerator[TokenChunk, None]:
         """Samples; if a restarted engine lost the version, loads it and begins anew, once, before any token."""
-        began = False
-        try:
-            async with aclosing(_stream(self._engine, serving, sampling)) as chunks:
-                async for chunk in chunks:
-                    began = True
-                    yield chunk
-            return
-        except EngineError as error:
-            if began or error.status != 404:
-                raise
-        await self._versions.reload(serving.version)
-        async with aclosing(_stream(self._engine, serving, sampling)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        for last_try in (False, True):
+            began = False
+            try:
+                async with aclosing(_stream(self._engine, serving, sampling)) as chunks:
+                    async for chunk in chunks:
+                        began = True
+                        yield chunk
+                return
+            except EngineError as error:
+                if began or last_try or error.status != 404:
+                    raise
+            await self._versions.reload(serving.version)
 
     async def _close(self, serving: Serving, turn: Turn, seen: _Seen, text: str, status: TurnStatus) -> None:
         answer: Message = {"role": "assistant", "content": text}

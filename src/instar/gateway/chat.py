@@ -60,17 +60,18 @@ class ChatApi:
 
     def _to_request(self, body: ChatBody, request: Request) -> ChatRequest:
         metadata = body.metadata or {}
+        sampling = self._sampling(body)
         off = request.headers.get("x-instar-learn", metadata.get("instar_learn", "on"))
         return ChatRequest(
             messages=body.chat_messages(),
-            sampling=self._sampling(body),
+            sampling=sampling,
             n=body.n or 1,
             version=version_of(body.model, self.settings.served_name),
             learn=str(off).lower() not in {"off", "false", "0", "no"},
             side=request.headers.get("x-turn-type", "").lower() == "side",
             session_id=_session(body, request, metadata),
             tools=body.tools if body.tool_choice != "none" else None,
-            params={"temperature": self._sampling(body).temperature, "top_p": body.top_p, "seed": body.seed},
+            params={"temperature": sampling.temperature, "top_p": body.top_p, "seed": body.seed},
         )
 
     def _sampling(self, body: ChatBody) -> Sampling:

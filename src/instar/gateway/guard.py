@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -82,14 +81,3 @@ def parse(body: bytes, model: type[M]) -> M:
         return model.model_validate_json(body)
     except ValidationError as error:
         raise from_validation(error) from error
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
-    """A JSON object, unvalidated. Raises RequestError 400."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"The body is not valid JSON: {error}", code="invalid_json") from error
-    if not isinstance(value, dict):
-        raise RequestError("The body must be a JSON object.", code="invalid_json")
-    return value
