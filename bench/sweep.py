@@ -33,6 +33,7 @@ from instar.records import Message, Origin, Sample, Source, UpdateJob
 from instar.trainers.gate import Gate
 from instar.trainers.local import run_update
 from instar.trainers.policy import Policy
+from instar.trainers.revise import Reviser
 from instar.trainers.sampling import sample
 
 
@@ -58,6 +59,7 @@ class Bench:
         self.policy = Policy(model_dir, rank=settings.rank, alpha=settings.alpha)
         self.policy.reset(0)
         self.gate = Gate(self.policy) if gated else None
+        self.reviser = Reviser(self.policy, max_tokens=settings.revision_tokens)
         self._cache = Path(tempfile.gettempdir()) / "instar-sweep-base.json"
         self._base: dict[str, Any] = json.loads(self._cache.read_text()) if self._cache.is_file() else {}
 
@@ -241,9 +243,12 @@ def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, An
                 samples=weighted,
                 settings=settings,
             )
-            result = run_update(job, bench.policy, bench.gate)
+            result = run_update(job, bench.policy, bench.gate, bench.reviser)
             entry.update(
-                {k: result.metrics.get(k) for k in ("train_s", "gate_s", "lr", "mismatch", "revisions")}
+                {
+                    k: result.metrics.get(k)
+                    for k in ("revise_s", "train_s", "gate_s", "lr", "mismatch", "revisions")
+                }
             )
             entry["loss"] = result.metrics.get("steps", [None])[-1]
             entry["gate"] = result.gate.checks if result.gate else None

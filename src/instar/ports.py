@@ -296,4 +296,11 @@ class Trainer(Protocol):
         """Blocks until the update is computed. Raises TrainingError; may be called again with the same job."""
         ...
 
+    def look_ahead(self, job: UpdateJob) -> None:
+        """Blocks while it does what an update with these samples will need anyway, so that `run` is shorter.
+
+        Changes no result. Raises TrainingError.
+        """
+        ...
+
     def close(self) -> None: ...

@@ -32,6 +32,12 @@ class PaperTrainer:
     taught: bool = True
     killed: bool = False
     jobs: list[UpdateJob] = field(default_factory=list)
+    ahead: list[UpdateJob] = field(default_factory=list)
+
+    def look_ahead(self, job: UpdateJob) -> None:
+        self.ahead.append(job)
+        if self.error:
+            raise TrainingError(self.error)
 
     def run(self, job: UpdateJob) -> UpdateResult:
         self.jobs.append(job)
@@ -52,9 +58,12 @@ class PaperTrainer:
 
 
 class CountingMethod:
-    """Weighs every corrected sample with 1 and counts calls in its state."""
+    """Weighs every corrected sample with 1 and counts calls in its state. `revise`: what it asks revisions with."""
 
     name = "counting"
+
+    def __init__(self, revise: float = 0.0) -> None:
+        self.revise = revise
 
     def weigh(
         self, samples: Sequence[Sample], prompts: Any, state: dict[str, Any]
@@ -65,6 +74,7 @@ class CountingMethod:
             WeightedSample(
                 s.turn_id, Origin.SAMPLED, s.prompt_ids, s.response_ids, s.logprobs,
                 pg_T=ones if s.score == -1 else zeros, distill_T=zeros, nll_T=zeros, kl_T=zeros,
+                revise=self.revise if s.score == -1 else 0.0,
             )
             for s in samples
         ]  # fmt: skip
@@ -78,6 +88,8 @@ class Bench:
     train: TrainSettings = field(
         default_factory=lambda: TrainSettings(batch_size=4, min_batch=2, quiet_s=30.0, passes=2)  # type: ignore[call-arg]
     )
+
+    method: CountingMethod = field(default_factory=CountingMethod)
 
     def __post_init__(self) -> None:
         self.scene = Scene(self.folder / "instar.db")
@@ -95,7 +107,7 @@ class Bench:
         settings = Settings(data_dir=self.folder, train=self.train)  # type: ignore[call-arg]
         publisher = Publisher(self.store, self.registry, BaseModelFacts("tiny", "0" * 64), self.scene.clock)
         return TrainStep(
-            self.store, self.registry, self.trainer, CountingMethod(), None,  # type: ignore[arg-type]
+            self.store, self.registry, self.trainer, self.method, None,  # type: ignore[arg-type]
             settings, self.folder, publisher, self.scene.clock,
         )  # fmt: skip
 
@@ -123,6 +135,29 @@ def test_a_full_batch_becomes_a_version_in_force(bench: Bench) -> None:
     assert set(bench.learned()) == {"a", "b", "c", "d"}
     assert bench.store.get_state("method") == {"batches": 1}
     assert bench.step().did == "waiting"
+
+
+def test_revisions_are_looked_for_while_the_batch_fills_each_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, method=CountingMethod(revise=1.0))
+    bench.correct("a", "b")
+    bench.correct("c", score=1)
+    step = bench.make()
+    assert [step().did for _ in range(5)] == ["looked ahead", "looked ahead", "waiting", "waiting", "waiting"]
+    assert [[s.turn_id for s in job.samples] for job in bench.trainer.ahead] == [["a"], ["b"]]
+    assert bench.store.get_state("method") is None
+    bench.correct("d")
+    assert step().version == "v1"
+    assert len(bench.trainer.ahead) == 2
+
+
+def test_a_turn_that_breaks_the_look_ahead_is_left_to_the_update(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, method=CountingMethod(revise=1.0))
+    bench.correct("a")
+    step = bench.make()
+    bench.trainer.error = "no memory"
+    with pytest.raises(TrainingError):
+        step()
+    assert step().did == "waiting"
 
 
 def test_the_next_update_starts_from_the_version_in_force(bench: Bench) -> None:

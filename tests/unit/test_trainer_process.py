@@ -66,6 +66,8 @@ def test_the_child_computes_refuses_dies_and_comes_back(model_dir: Path, tmp_pat
     trainer = ProcessTrainer(model_dir, idle=False)
     try:
         first = job(model_dir, tmp_path / "v1", [weighted(**LESSON)])
+        trainer.look_ahead(first)
+        assert list(tmp_path.iterdir()) == []
         result = trainer.run(first)
         assert result.ok
         assert result.gate is not None

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from instar.records import Origin, WeightedSample
 from instar.trainers import revise
@@ -33,23 +35,29 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, float]]:
     """First token of an answer → (hint, margin), as base would find them; base's own revision begins with 5."""
     known: dict[int, tuple[float, float]] = {60: (0.0, 0.5), 5: (-1.0, -1.0)}
 
-    def mean_logp(policy: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[float]:
+    def token_logp(policy: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[Tensor]:
         found = []
         for prompt, answer in zip(prompts, answers, strict=True):
-            assert STOP not in answer
+            assert answer.index(STOP) == len(answer) - 1
             hint, margin = known[answer[0]]
-            found.append({tuple(PROMPT): -2.0, tuple(HINTED): -2.0 + hint}.get(tuple(prompt), -2.0 - margin))
+            value = {tuple(PROMPT): -2.0, tuple(HINTED): -2.0 + hint}.get(tuple(prompt), -2.0 - margin)
+            found.append(torch.full((len(answer),), value))
         return found
 
     canary = type("Canary", (), {"prompts": [[1], [3], [4]], "stop_ids": [STOP]})
     monkeypatch.setattr(revise, "canaries", lambda model_dir: canary)
-    monkeypatch.setattr(revise, "mean_logp", mean_logp)
-    monkeypatch.setattr(
-        revise,
-        "sample",
-        lambda policy, prompts, **_: [Answer([5, 6, 7, 8, STOP], ended=True) for _ in prompts],
-    )
+    monkeypatch.setattr(revise, "token_logp", token_logp)
+    monkeypatch.setattr(revise, "sample", sample)
     return known
+
+
+sampled: list[int] = []
+"""Seeds that base's own revisions were sampled with."""
+
+
+def sample(policy: Any, prompts: Sequence[list[int]], *, seed: int, **_: Any) -> list[Answer]:
+    sampled.append(seed)
+    return [Answer([5, 6, 7, 8, STOP], ended=True) for _ in prompts]
 
 
 def asking(*revisions: list[int]) -> WeightedSample:
@@ -63,7 +71,7 @@ def asking(*revisions: list[int]) -> WeightedSample:
 
 
 def chosen(sample: WeightedSample) -> list[int] | None:
-    found = Reviser(StandIn(), max_tokens=8, seed=0).revise([sample])  # type: ignore[arg-type]
+    found = Reviser(StandIn(), max_tokens=8).revise([sample])  # type: ignore[arg-type]
     return found[0].response_ids if found else None
 
 
@@ -104,9 +112,48 @@ def test_the_lesson_is_learned_without_the_hint_and_weighs_what_was_asked(
     scores: dict[int, tuple[float, float]],
 ) -> None:
     scores[10] = (0.2, 0.9)
-    reviser = Reviser(StandIn(), max_tokens=8, seed=0)  # type: ignore[arg-type]
+    reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
     (lesson,) = reviser.revise([asking(GOOD), weighted("t2")])
     assert (lesson.prompt_ids, lesson.origin, lesson.logprobs) == (PROMPT, Origin.REVISION, [])
     assert sum(lesson.nll_T) == pytest.approx(1.0)
     assert not any([*lesson.pg_T, *lesson.distill_T, *lesson.kl_T])
-    assert (reviser.asked, reviser.found) == (1, 1)
+
+
+def test_of_two_that_heed_the_words_the_one_that_says_more_is_learned(
+    scores: dict[int, tuple[float, float]],
+) -> None:
+    longer = [20, *range(100, 120), STOP]
+    scores.update({10: (0.6, 0.7), 20: (0.5, 0.6)})
+    assert chosen(asking(GOOD, longer)) == longer
+
+
+def test_the_last_token_counts_for_the_words_but_not_for_the_subject() -> None:
+    own, hinted, other = (torch.tensor([-1.0, -1.0, end]) for end in (-9.0, -1.0, -20.0))
+    found = revise._score(own, hinted, other)
+    assert (found.hint, found.margin, found.whole) == (0.0, 0.0, 8.0)
+
+
+def test_a_revision_is_looked_for_once_and_the_same_in_any_company(
+    scores: dict[int, tuple[float, float]],
+) -> None:
+    scores.update({10: (0.2, 0.9), 20: (0.6, 0.6)})
+    sampled.clear()
+    first, second = Reviser(StandIn(), max_tokens=8), Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
+    asked = [asking(GOOD), asking(BETTER)]
+    first.revision(asked[1])
+    first.revise(asked)
+    assert len(sampled) == 2
+    second.revise(asked)
+    assert sampled == [sampled[0], sampled[1], sampled[1], sampled[0]]
+
+
+def test_only_so_many_are_remembered(
+    scores: dict[int, tuple[float, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revise, "REMEMBERED", 1)
+    sampled.clear()
+    reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
+    for revisions in (GOOD, BETTER, BETTER, GOOD):
+        scores[revisions[0]] = (0.2, 0.9)
+        reviser.revision(asking(revisions))
+    assert len(sampled) == 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,16 +24,16 @@ from instar.runtime import Clock
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step did: waited for more reactions, or finished an update one way or another."""
+    """What a step did: waited for more reactions, got ready for them, or finished an update one way or another."""
 
-    did: Literal["waiting", "proposed", "rejected", "failed", "unused"]
+    did: Literal["waiting", "looked ahead", "proposed", "rejected", "failed", "unused"]
     waiting: int
     why: str
     version: str | None = None
 
     @property
     def worked(self) -> bool:
-        """Whether an update was finished, so that the next step should follow at once."""
+        """Whether something was done, so that the next step should follow at once."""
         return self.did != "waiting"
 
     @property
@@ -58,6 +58,8 @@ class TrainStep:
     model_dir: Path
     publisher: Publisher
     clock: Clock
+    looked_at: set[str] = field(default_factory=set)
+    """Turns whose revision the trainer has looked for; forgotten when they are used."""
 
     def __call__(self) -> StepReport:
         running = self.store.running_update()
@@ -68,7 +70,8 @@ class TrainStep:
             return StepReport("waiting", 0, "learning is switched off (setting train.enabled)")
         samples = self._collect()
         if why := self._why_wait(samples):
-            return StepReport("waiting", len(samples), why)
+            looked = self._look_ahead(samples)
+            return StepReport("looked ahead" if looked else "waiting", len(samples), why)
         return self._begin(samples[: self.settings.train.batch_size])
 
     def _collect(self) -> list[Sample]:
@@ -87,6 +90,33 @@ class TrainStep:
         if quiet >= train.quiet_s:
             return None
         return f"{len(samples)} of {train.batch_size} judged turns; fewer will do after {train.quiet_s:.0f} s of quiet"
+
+    def _look_ahead(self, samples: Sequence[Sample]) -> bool:
+        """Use the wait: let the trainer look for one revision that the coming update will ask for."""
+        self.looked_at &= {s.turn_id for s in samples}
+        new = [s for s in samples if s.turn_id not in self.looked_at]
+        if not new:
+            return False
+        weighted, _ = self.method.weigh(new[:1], self.prompts, self.store.get_state(METHOD_STATE) or {})
+        self.looked_at.add(
+            new[0].turn_id
+        )  # before the work, so that what kills the trainer is not tried again
+        asking = [w for w in weighted if w.revise]
+        if asking:
+            self.trainer.look_ahead(self._ahead(asking))
+        return bool(asking)
+
+    def _ahead(self, samples: list[WeightedSample]) -> UpdateJob:
+        return UpdateJob(
+            update_id="ahead",
+            parent=BASE,
+            parent_dir=None,
+            model_dir=str(self.model_dir),
+            out_dir=str(self.settings.work_dir / "ahead"),
+            seed=self.settings.train.seed,
+            samples=samples,
+            settings=self._job_settings(scale=1.0),
+        )
 
     def _begin(self, samples: Sequence[Sample]) -> StepReport:
         state = self.store.get_state(METHOD_STATE) or {}

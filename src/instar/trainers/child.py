@@ -1,7 +1,8 @@
 """The compute child: `python -m instar.trainers.child THREADS [at-normal-priority]`.
 
 It reads one JSON line per job from stdin (`{"job": FOLDER}`) and answers each with one line on stdout
-(`{"result": {...}}` or `{"error": "..."}`). It lives in the idle scheduling class, so that it computes in the
+(`{"result": {...}}` or `{"error": "..."}`); a job sent as `{"ahead": FOLDER}` is only looked at ahead of time
+(`{"result": null}`). It lives in the idle scheduling class, so that it computes in the
 time which serving leaves; it never opens the store, since an idle process that holds the write lock would stall
 every chat. When its stdin ends, its parent is gone and it ends at once.
 """
@@ -65,10 +66,15 @@ def claim_stdout() -> IO[str]:
 def answer(line: str) -> dict[str, object]:
     """Compute one job. Errors raised on purpose are answers; anything else ends the child."""
     from instar.trainers.jobs import read_job, result_document
-    from instar.trainers.local import compute
+    from instar.trainers.local import compute, look_ahead
 
+    ((what, folder),) = json.loads(line).items()
     try:
-        return {"result": result_document(compute(read_job(Path(json.loads(line)["job"]))))}
+        job = read_job(Path(folder))
+        if what == "ahead":
+            look_ahead(job)
+            return {"result": None}
+        return {"result": result_document(compute(job))}
     except InstarError as error:
         return {"error": str(error)}
 

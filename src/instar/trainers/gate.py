@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from instar.chat_format import ChatFormat
 from instar.records import GateReport
@@ -83,10 +84,10 @@ def canaries(model_dir: Path) -> Canaries:
 
 
 @torch.no_grad()
-def mean_logp(
+def token_logp(
     policy: Policy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
-) -> list[float]:
-    """Mean log-prob a token of each answer after its prompt, under the policy as it stands."""
+) -> list[Tensor]:
+    """Log-probs of each answer's tokens after its prompt, under the policy as it stands: shape (T,) each."""
     hidden_ND = policy.hidden_ND(
         [[*p, *a] for p, a in zip(prompts, answers, strict=True)], [len(p) for p in prompts]
     )
@@ -94,9 +95,16 @@ def mean_logp(
     for answer in answers:
         token_T = torch.as_tensor(list(answer))[:, None]
         logp_TV = policy.logp_NV(hidden_ND[at : at + len(answer)])
-        found.append(float(logp_TV.gather(-1, token_T).mean()))
+        found.append(logp_TV.gather(-1, token_T)[:, 0])
         at += len(answer)
     return found
+
+
+def mean_logp(
+    policy: Policy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+) -> list[float]:
+    """Mean log-prob a token of each answer after its prompt."""
+    return [float(logp_T.mean()) for logp_T in token_logp(policy, prompts, answers)]
 
 
 def loops(ids: Sequence[int], size: int = 4, most: int = 2) -> bool:

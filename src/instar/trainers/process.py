@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -33,21 +34,28 @@ class ProcessTrainer:
 
     def run(self, job: UpdateJob) -> UpdateResult:
         """Blocks until the update is computed. Raises TrainingError if it could not be, or the child died."""
+        shutil.rmtree(job.out_dir, ignore_errors=True)  # what a killed attempt may have left
+        return result_from(self._send("job", job))
+
+    def look_ahead(self, job: UpdateJob) -> None:
+        """Let the child do what it can before the batch is full. Raises TrainingError as `run` does."""
+        self._send("ahead", job)
+
+    def _send(self, what: str, job: UpdateJob) -> Any:
         if job.model_dir != self._model_dir:
             raise TrainingError(f"the job is for the model in {job.model_dir}, not {self._model_dir}")
         out = Path(job.out_dir)
-        shutil.rmtree(out, ignore_errors=True)  # what a killed attempt may have left
         folder = out.with_name(f"{out.name}.job")
         write_job(folder, job)
         try:
             with self._one_at_a_time:
-                line = self._ask(json.dumps({"job": str(folder)}))
+                line = self._ask(json.dumps({what: str(folder)}))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         document = json.loads(line)
         if "error" in document:
             raise TrainingError(document["error"])
-        return result_from(document["result"])
+        return document["result"]
 
     def _ask(self, line: str) -> str:
         child = self._alive()

@@ -3,22 +3,30 @@
 Candidates are our own answer to the user's correction, which was served anyway, and one answer of base to the request
 with the user's words in front of it. Both are scored by the frozen base:
 
-    hint    mean over tokens of log p(answer | words + request) − log p(answer | request): does it show the words?
-    margin  mean over tokens of log p(answer | request) − log p(answer | other requests): is it about the request?
+    hint     mean over tokens of log p(answer | words + request) − log p(answer | request): does it show the words?
+    margin   mean over tokens of log p(answer | request) − log p(answer | other requests): is it about the request?
+    whole    what the whole answer and its end say of both, in nats; so a longer answer that still heeds the words
+             is worth more than a shorter one
 
-A candidate must beat the rejected answer in both; of those that do, the one with the largest hint is learned. A
-hint that the model cannot follow on the subject yields no candidate, and then nothing is learned from it.
+A candidate must beat the rejected answer in hint and margin; of those that do, the one with the largest whole is
+learned. A hint that the model cannot follow on the subject yields no candidate, and then nothing is learned from it.
+
+All of this rests on base alone. A revision holds for any update, so it is looked for as soon as its turn is judged
+and remembered until a batch is full.
 """
 
 from __future__ import annotations
 
 import statistics
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from instar.methods.weights import lesson_T
 from instar.records import Origin, WeightedSample
-from instar.trainers.gate import canaries, loops, mean_logp
+from instar.trainers.gate import canaries, loops, token_logp
 from instar.trainers.policy import Policy
 from instar.trainers.sampling import sample
 
@@ -29,61 +37,70 @@ TEMPERATURE = 0.3
 """Low: a revision is a model answer to learn from, not a try."""
 ROWS = 16
 """Rows scored in one pass."""
+SUBJECT = 0.3
+"""Worth of a nat about the request, beside one about the user's words."""
+REMEMBERED = 256
+"""Revisions kept in memory: those of the turns that wait for a full batch, and more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Both in nats a token."""
+    """`hint` and `margin` in nats a token, `whole` in nats."""
 
     hint: float
     margin: float
+    whole: float
 
     def beats(self, other: Score) -> bool:
         return self.hint > other.hint and self.margin > other.margin
 
 
 class Reviser:
-    """Finds revisions for the samples of one update."""
+    """Finds revisions, and remembers them."""
 
-    def __init__(self, policy: Policy, *, max_tokens: int, seed: int) -> None:
+    def __init__(self, policy: Policy, *, max_tokens: int) -> None:
         self._policy = policy
         self._canary = canaries(policy.model_dir)
         self._max_tokens = max_tokens
-        self._seed = seed
-        self.asked = 0
-        self.found = 0
+        self._known: dict[str, list[int] | None] = {}
 
     def revise(self, samples: Sequence[WeightedSample]) -> list[WeightedSample]:
         """One more sample for each that asks for a revision and gets one."""
-        asking = [s for s in samples if s.revise and s.teacher_prompt_ids]
-        if not asking:
-            return []
-        hinted = self._hinted_answers(asking)
-        with self._policy.as_base():
-            found = [self._best(s, [*s.revisions, new]) for s, new in zip(asking, hinted, strict=True)]
-        revised = [_as_lesson(s, ids) for s, ids in zip(asking, found, strict=True) if ids]
-        self.asked, self.found = len(asking), len(revised)
-        return revised
+        found = [(s, self.revision(s)) for s in samples if asks(s)]
+        return [_as_lesson(s, ids) for s, ids in found if ids]
 
-    def _hinted_answers(self, asking: Sequence[WeightedSample]) -> list[list[int]]:
-        """Base's own answers to the hinted requests; an answer that does not end counts as none."""
-        with self._policy.as_base():
-            answers = sample(
-                self._policy,
-                [s.teacher_prompt_ids or [] for s in asking],
-                stop_ids=self._canary.stop_ids,
-                max_tokens=self._max_tokens,
-                temperature=TEMPERATURE,
-                seed=self._seed,
-            )
-        return [a.ids if a.ended else [] for a in answers]
+    def revision(self, asking: WeightedSample) -> list[int] | None:
+        """Ids of the answer that should have been given; None if there is none to be had.
+
+        The same turn gives the same revision, alone or in a batch, now or later.
+        """
+        key = repr((asking.prompt_ids, asking.teacher_prompt_ids, asking.response_ids, asking.revisions))
+        if key not in self._known:
+            while len(self._known) >= REMEMBERED:
+                del self._known[next(iter(self._known))]
+            with self._policy.as_base():
+                answer = self._hinted_answer(asking, seed=zlib.crc32(key.encode()))
+                self._known[key] = self._best(asking, [*asking.revisions, answer])
+        return self._known[key]
+
+    def _hinted_answer(self, asking: WeightedSample, seed: int) -> list[int]:
+        """Base's own answer to the hinted request; one that does not end counts as none."""
+        (answer,) = sample(
+            self._policy,
+            [asking.teacher_prompt_ids or []],
+            stop_ids=self._canary.stop_ids,
+            max_tokens=self._max_tokens,
+            temperature=TEMPERATURE,
+            seed=seed,
+        )
+        return answer.ids if answer.ended else []
 
     def _best(self, asking: WeightedSample, candidates: Sequence[list[int]]) -> list[int] | None:
         sane = [c for c in candidates if self._is_sane(c)]
         if not sane:
             return None
         rejected, *scores = self._scores(asking, [asking.response_ids, *sane])
-        better = [(s.hint, c) for s, c in zip(scores, sane, strict=True) if s.beats(rejected)]
+        better = [(s.whole, c) for s, c in zip(scores, sane, strict=True) if s.beats(rejected)]
         return max(better)[1] if better else None
 
     def _is_sane(self, ids: Sequence[int]) -> bool:
@@ -95,14 +112,27 @@ class Reviser:
 
     def _scores(self, asking: WeightedSample, answers: Sequence[Sequence[int]]) -> list[Score]:
         prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.prompts[:OTHERS]]
-        rows = [(p, self._body(a)) for a in answers for p in prompts]
-        logp: list[float] = []
+        rows = [(p, [*self._body(a), self._canary.stop_ids[0]]) for a in answers for p in prompts]
+        logp: list[Tensor] = []
         for at in range(0, len(rows), ROWS):
             part = rows[at : at + ROWS]
-            logp += mean_logp(self._policy, [p for p, _ in part], [a for _, a in part])
+            logp += token_logp(self._policy, [p for p, _ in part], [a for _, a in part])
         width = len(prompts)
-        found = [logp[at : at + width] for at in range(0, len(logp), width)]
-        return [Score(hinted - own, own - statistics.fmean(others)) for own, hinted, *others in found]
+        return [_score(*logp[at : at + width]) for at in range(0, len(logp), width)]
+
+
+def _score(own_T: Tensor, hinted_T: Tensor, *others: Tensor) -> Score:
+    """From log-probs of an answer and its stop token, which says when to end but not what is talked about."""
+    body = slice(0, len(own_T) - 1)
+    margin = float(own_T[body].mean()) - statistics.fmean(float(o[body].mean()) for o in others)
+    words_T = hinted_T - own_T
+    whole = float(words_T.sum()) + SUBJECT * margin * (len(own_T) - 1)
+    return Score(float(words_T[body].mean()), margin, whole)
+
+
+def asks(sample: WeightedSample) -> bool:
+    """Whether a revision is wanted for this sample."""
+    return sample.revise > 0 and bool(sample.teacher_prompt_ids)
 
 
 def _as_lesson(asking: WeightedSample, ids: list[int]) -> WeightedSample:
