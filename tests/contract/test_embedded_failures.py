@@ -116,6 +116,32 @@ async def test_chat_is_admitted_before_the_judge(small: Endpoint) -> None:
     assert order == ["chat", "judge"]
 
 
+async def test_chat_is_answered_as_if_no_judge_were_at_work(
+    numbers: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for no slot that a judge holds, and not a step is computed for the judges meanwhile."""
+    client = HttpEngine(numbers.url, BASE, [])
+    streams, decode = SETTINGS.max_streams, Model.decode
+    rows: list[int] = []
+
+    def counting(self: Model, running: Any, last_ids: Any) -> Any:
+        rows.append(len(running))
+        return decode(self, running, last_ids)
+
+    monkeypatch.setattr(Model, "decode", counting)
+    judges = [client.sample(BASE, [9 + i], Sampling(max_tokens=400), priority=10) for i in range(streams)]
+    for judge in judges:
+        await anext(judge)
+    chat = await gather_answer(client, BASE, [40] * 50, Sampling(max_tokens=100, temperature=0))
+    assert len(ids_of(chat)) == 100
+    for judge in judges:
+        assert [chunk async for chunk in judge][-1].finish_reason == "length"
+    alone = "".join("1" if count == 1 else "-" for count in rows)
+    assert "1" * 99 in alone, "the chat's steps were its own, one after the other"
+    assert rows.count(streams) > 300, "the judges went on afterwards, together"
+    await client.close()
+
+
 async def test_long_prompt_does_not_stop_the_others(numbers: Endpoint) -> None:
     """Between two of its chunks the streams that decode each get a token."""
     client = HttpEngine(numbers.url, BASE, [])

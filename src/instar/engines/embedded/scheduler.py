@@ -2,6 +2,7 @@
 
 Each round of the loop runs at most one chunk of one prompt and then one decode step for all streams, so a long
 prompt costs the others one chunk a token and never the whole. Streams of all versions share the decode batch.
+Only those with the lowest priority number move: while a chat is answered, a judge's request stands still.
 
 The thread talks to the rest only through a lock-protected inbox and through `deliver`.
 """
@@ -14,7 +15,7 @@ import random
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
@@ -123,12 +124,17 @@ class Scheduler(threading.Thread):
         while self._admit():
             events: list[tuple[Job, Event]] = []
             self._drop_cancelled()
-            if self._prefilling:
-                self._guarded([self._prefilling[0]], self._prefill_chunk, events)
-            if self._decoding:
-                self._guarded(list(self._decoding), self._decode_step, events)
+            if prefilling := self._urgent(self._prefilling):
+                self._guarded(prefilling[:1], self._prefill_chunk, events)
+            if decoding := self._urgent(self._decoding):
+                self._guarded(decoding, self._decode_step, events)
             if events:
                 self._deliver(events)
+
+    def _urgent(self, jobs: Iterable[Job]) -> list[Job]:
+        """Those that may move now: all with the lowest priority number of all that were admitted."""
+        first = min((job.request.priority for job in (*self._prefilling, *self._decoding)), default=0)
+        return [job for job in jobs if job.request.priority == first]
 
     def _admit(self) -> bool:
         """Take waiting requests in, as far as streams and memory reach. Sleeps when there is nothing to do."""
@@ -145,7 +151,8 @@ class Scheduler(threading.Thread):
         if job.cancelled:
             return True
         running = [*self._prefilling, *self._decoding]
-        if len(running) >= self._settings.max_streams:
+        rivals = [other for other in running if other.request.priority <= job.request.priority]
+        if len(rivals) >= self._settings.max_streams:
             return False
         used = sum(other.reserved for other in running)
         return used + job.reserved <= self._settings.max_cached_tokens
@@ -203,7 +210,7 @@ class Scheduler(threading.Thread):
         job = jobs[0]
         assert job.stream is not None
         request = job.request
-        chunk = self._settings.prefill_chunk * (1 if self._decoding else _IDLE_CHUNKS)
+        chunk = self._settings.prefill_chunk * (1 if self._urgent(self._decoding) else _IDLE_CHUNKS)
         stop = min(job.prefilled + chunk, len(request.prompt_ids))
         ids = request.prompt_ids[job.prefilled : stop]
         scored = request.prompt_alternatives is not None
@@ -212,11 +219,12 @@ class Scheduler(threading.Thread):
             _score_prompt(job, logits, stop)
         job.prefilled = stop
         if stop == len(request.prompt_ids):
-            self._prefilling.popleft()
+            self._prefilling.remove(job)
             self._decoding.append(job)
             self._take([job], logits[-1:], events)
         elif len(self._prefilling) > 1:
-            self._prefilling.rotate(-1)  # prompts take turns: a short one does not wait for a long one
+            self._prefilling.remove(job)
+            self._prefilling.append(job)  # prompts take turns: a short one does not wait for a long one
 
     def _decode_step(self, jobs: list[Job], events: list[tuple[Job, Event]]) -> None:
         jobs.sort(key=lambda job: id(job.adapter))  # rows of one version side by side
