@@ -15,7 +15,7 @@ SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint soak bench-first-light model docs clean
+.PHONY: help serve test lint soak bench-first-light bench-judge model docs clean
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ soak: $(DEV_STAMP) model  ## the long and full-size checks
 
 bench-first-light: $(DEV_STAMP) model  ## how fast it learns; results in bench/results
 	$(BIN)/python -m bench.first_light $(ARGS)
+
+bench-judge: $(DEV_STAMP)  ## how well reactions are read, by judge, language and kind
+	$(BIN)/python -m bench.judge $(ARGS)
 
 docs: $(DEV_STAMP)  ## write the generated parts of the documentation anew
 	$(BIN)/python -m tests.kit.docs

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -22,6 +23,9 @@ from instar.registry import FolderRegistry
 from instar.runtime import SystemClock
 from instar.store import open_store
 from instar.workers.state import RunState
+
+if TYPE_CHECKING:
+    from instar.judges import Chain
 
 
 def configure_logging(settings: Settings) -> None:
@@ -117,19 +121,22 @@ def run_gateway(settings: Settings, state: RunState) -> None:
 
 
 def run_judge(settings: Settings, state: RunState) -> None:
-    from instar.judges import build_chain
     from instar.workers.judge import run_judge_loop
 
-    clock = SystemClock()
-    chain = build_chain(settings.judge)
-    with closing(build_store(settings)) as store:
-        run_judge_loop(
-            store,
-            lambda item: chain.judge(item, clock.now()),
-            lease_s=settings.judge.lease_s,
-            poll_s=settings.judge.poll_s,
-            clock=clock,
-        )
+    with closing(build_judges(settings, state)) as chain, closing(build_store(settings)) as store:
+        run_judge_loop(store, chain, lease_s=settings.judge.lease_s, poll_s=settings.judge.poll_s)
+
+
+def build_judges(settings: Settings, state: RunState | None) -> Chain:
+    """The configured chain. Without the state of a running server, our own engine cannot be asked."""
+    from instar.judges import build_chain
+    from instar.judges.endpoint import EngineAsker
+
+    def own_engine(state: RunState) -> EngineAsker:
+        chat = ChatFormat(state.model_dir)
+        return EngineAsker(build_engine(state, chat), chat)
+
+    return build_chain(settings.judge, own_engine=partial(own_engine, state) if state else None)
 
 
 def run_trainer(settings: Settings, state: RunState) -> None:

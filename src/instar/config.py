@@ -9,9 +9,19 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from instar.errors import ConfigError
 
@@ -38,9 +48,25 @@ class EngineSettings(Group):
     )
 
 
+ENGINE_JUDGE = "engine"
+"""Value of `judge.url` that means our own engine's untouched model."""
+
+LinkName = Literal["explicit", "heads", "tools", "model"]
+
+
+def _words(value: Any) -> Any:
+    """`"explicit, heads"`, as an environment variable or the command line has it, is a list too."""
+    return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+
+
 class JudgeSettings(Group):
     """Who reads reactions."""
 
+    chain: Annotated[tuple[LinkName, ...], BeforeValidator(_words)] = Field(
+        ("explicit", "heads", "tools", "model"),
+        min_length=1,
+        description="who is asked, in this order; 'model' only where `judge.url` names one",
+    )
     embedding: str = Field(
         "bundled", description="'bundled' (multilingual-e5-small); no other is supported yet"
     )
@@ -48,8 +74,50 @@ class JudgeSettings(Group):
     min_agreement: float = Field(
         0.75, ge=0.5, le=1.0, description="share of equal votes below which it abstains"
     )
+    url: str | None = Field(
+        None,
+        description="OpenAI-compatible server whose model judges, such as `http://localhost:11434/v1`, "
+        "or 'engine': our own untouched model",
+    )
+    model: str | None = Field(None, description="the judging model's name on that server")
+    key: SecretStr | None = Field(None, description="that server's API key, if it wants one")
+    votes: int = Field(3, ge=1, le=15, description="votes of the model on one turn; more than half decide")
+    deadline_s: float = Field(30.0, gt=0, description="seconds for all votes of a turn together")
+    max_chars: int = Field(
+        6000, ge=400, description="characters of a turn that the model is shown; long texts lose their middle"
+    )
+    max_tokens: int = Field(512, ge=32, description="longest reply of the model, its thinking included")
     lease_s: float = Field(60.0, gt=0, description="seconds until another judge may take a turn over")
     poll_s: float = Field(0.25, gt=0, description="seconds between two looks for work")
+
+    @field_validator("chain")
+    @classmethod
+    def _each_once(cls, chain: tuple[LinkName, ...]) -> tuple[LinkName, ...]:
+        if len(set(chain)) < len(chain):
+            raise ValueError("each judge can stand in the chain once")
+        return chain
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        if url is None or url == ENGINE_JUDGE:
+            return url
+        parts = urlsplit(url)
+        _ = parts.port  # raises where it is no port
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"write an address such as http://localhost:11434/v1, or '{ENGINE_JUDGE}'")
+        if parts.username or parts.password:
+            raise ValueError("leave the name and password out of the address; a key belongs into judge.key")
+        return url
+
+    @model_validator(mode="after")
+    def _model_and_url_go_together(self) -> Self:
+        if self.url == ENGINE_JUDGE:
+            if self.model is not None:
+                raise ValueError(f"with url = '{ENGINE_JUDGE}' the served model judges; leave `model` out")
+        elif (self.url is None) != (self.model is None):
+            raise ValueError("`url` and `model` go together; set both or neither")
+        return self
 
 
 class TrainSettings(Group):
@@ -119,6 +187,18 @@ class Settings(Group):
     judge: JudgeSettings = JudgeSettings()  # type: ignore[call-arg]
     train: TrainSettings = TrainSettings()  # type: ignore[call-arg]
     gate: GateSettings = GateSettings()  # type: ignore[call-arg]
+
+    @model_validator(mode="after")
+    def _not_its_own_judge(self) -> Self:
+        """Verdicts asked of our own gateway would be recorded as turns, and given by what is being trained."""
+        if self.judge.url not in {None, ENGINE_JUDGE}:
+            judge = urlsplit(str(self.judge.url))
+            own = {self.host, "localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104  only compared
+            if self.port and judge.port == self.port and judge.hostname in own:
+                raise ValueError(
+                    f"judge.url is this server's own address; write judge.url = '{ENGINE_JUDGE}' instead"
+                )
+        return self
 
     @property
     def database_url(self) -> str:
@@ -202,5 +282,13 @@ def load_settings(data_dir: Path | None = None, overrides: dict[str, Any] | None
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        lines = [f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise ConfigError("These settings cannot be used:\n" + "\n".join(lines)) from error
+        lines = [": ".join(filter(None, (_place(e["loc"]), _message(e["msg"])))) for e in error.errors()]
+        raise ConfigError("\n  ".join(["These settings cannot be used:", *lines])) from error
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, loc))
+
+
+def _message(text: str) -> str:
+    return text.removeprefix("Value error, ")

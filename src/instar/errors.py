@@ -12,7 +12,8 @@ Rule for adding one: a caller must want to catch it apart from its siblings. Oth
     ├── ArtifactError        a version on disk is missing, damaged or not what its manifest says
     ├── StoreError           the database refused; nothing was half-written
     │   └── LeaseLost            somebody else took the work over
-    └── TrainingError        an update could not be computed
+    ├── TrainingError        an update could not be computed
+    └── JudgeUnavailable     a model that judges could not be asked; its link abstains
 """
 
 
@@ -80,3 +81,7 @@ class LeaseLost(StoreError):
 
 class TrainingError(InstarError):
     """An update could not be computed; its samples stay unused."""
+
+
+class JudgeUnavailable(InstarError):
+    """The model that judges did not answer, or not as an OpenAI-compatible server would; the text says how."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from instar.records import (
+    Abstention,
     Activation,
     JudgeItem,
     Judgement,
@@ -140,6 +141,14 @@ class Store(Protocol):
         """Raises LeaseLost when the lease is not held any more."""
         ...
 
+    def renew_leases(self, held: Sequence[str], ttl_s: float) -> None:
+        """Let these leases run for `ttl_s` from now on; those that were lost meanwhile stay lost."""
+        ...
+
+    def return_leases(self, held: Sequence[str]) -> None:
+        """Give turns back that were not judged, as if they had never been taken."""
+        ...
+
     # ── the trainer's side ────────────────────────────────────────────────────────────────────────────
     def trainable(self, limit: int, *, current: int, max_staleness: int) -> list[Sample]:
         """Judged, unused, learnable samples (score ±1), oldest first.
@@ -215,6 +224,14 @@ class Store(Protocol):
         "trainable": n}, "used": n, "reasons": {reason: n}}"""
         ...
 
+    def agreement(self) -> dict[str, dict[str, int]]:
+        """How the links that read reactions agree with the user's own ratings of the same turns.
+
+        Link → {"turns": n, "agree": same score, "wrong_sign": the opposite sign}. A corrected text without a
+        rating is a −1, of several ratings the newest counts; tools' verdicts and abstentions are left out.
+        """
+        ...
+
     def heartbeat(self, loop: str, state: dict[str, Any]) -> None:
         """A loop says that it lives and what it does."""
         ...
@@ -257,11 +274,11 @@ class Registry(Protocol):
 
 
 class JudgeLink(Protocol):
-    """One link of the chain. It speaks, or abstains by returning None."""
+    """One link of the chain. It speaks, or abstains: by returning None, or a reason."""
 
     name: str
 
-    def judge(self, item: JudgeItem) -> Verdict | None: ...
+    def judge(self, item: JudgeItem) -> Verdict | Abstention | None: ...
 
 
 class Method(Protocol):

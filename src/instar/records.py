@@ -15,6 +15,9 @@ from typing import Any
 BASE = "base"
 """Name of the untouched model as a version."""
 
+EXPLICIT = "explicit"
+"""Name of the judge's link that gives the user's own rating."""
+
 Message = dict[str, Any]
 """One chat message as the client sent it: role, content, and what else came along."""
 
@@ -157,7 +160,8 @@ class Judgement:
     """The verdict on one turn: `score` +1, −1, 0, or None where every link of the chain abstained.
 
     `votes` are the single votes behind it, `link` names who spoke, `hint` is what to do instead, in words.
-    `why` is a sentence for a reader.
+    `why` is a sentence for a reader. `others` are what other links made of a turn that the user rated: they decide
+    nothing, and show how far a link can be trusted.
     """
 
     turn_id: str
@@ -169,6 +173,7 @@ class Judgement:
     hint: str | None = None
     correction: str | None = None
     why: str = ""
+    others: tuple[Judgement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +187,20 @@ class JudgeItem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one link of the judge's chain says. A link that cannot tell returns None instead."""
+    """What one link of the judge's chain says. A link that cannot tell returns None or an Abstention."""
 
     score: int
     votes: tuple[int, ...] = ()
     hint: str | None = None
     correction: str | None = None
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Abstention:
+    """A link that cannot tell, and has something to say about why. One without a reason returns None."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Clock and ids, the two things a test wants to hold in its hand."""
+"""Clock and ids, the two things a test wants to hold in its hand; and the pauses after failures."""
 
 from __future__ import annotations
 
@@ -45,6 +45,23 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         self.wall += seconds
         self.steady += seconds
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Doubling pauses between `first_s` and `longest_s`."""
+
+    first_s: float
+    longest_s: float
+    _next_s: float = field(default=0.0, init=False)
+
+    def fail(self) -> float:
+        """Seconds to wait after one more failure."""
+        self._next_s = min(self._next_s * 2 or self.first_s, self.longest_s)
+        return self._next_s
+
+    def reset(self) -> None:
+        self._next_s = 0.0
 
 
 def new_id(prefix: str) -> str:

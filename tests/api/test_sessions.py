@@ -177,3 +177,16 @@ async def test_status_counts_what_waits_for_training(live: Live) -> None:
     judgement = Judgement(item.turn.id, -1, Source.USER, "test", created_at=1.0, hint="shorter")
     live.store.record_judgement(judgement, item.lease)
     assert (await live.http.get("/v1/status")).json()["training"]["waiting"] == 1
+
+
+async def test_status_tells_how_the_judges_agree_with_the_users_ratings(live: Live) -> None:
+    first = (await live.ask("Why?")).json()
+    turn = first["id"]
+    await live.ask("Why?", first["choices"][0]["message"]["content"], "Too long, shorter please.")
+    assert (await live.http.get("/v1/status")).json()["judge"] == {"agreement": {}}
+    for score, link in ((-1, "heads"), (1, "explicit")):
+        [item] = [item for item in live.judge_items() if item.turn.id == turn]
+        live.store.record_judgement(Judgement(turn, score, Source.USER, link, 1.0), item.lease)
+        await live.http.post("/v1/feedback", json={"turn": turn, "score": 1})
+    status = (await live.http.get("/v1/status")).json()
+    assert status["judge"]["agreement"] == {"heads": {"turns": 1, "agree": 0, "wrong_sign": 1, "share": 0.0}}

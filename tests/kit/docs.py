@@ -19,7 +19,7 @@ README = ROOT / "README.md"
 CLI_PAGE = ROOT / "docs" / "cli.md"
 COMMANDS: list[list[str]] = [
     [], ["serve"], ["chat"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
-    ["versions", "activate"],
+    ["versions", "activate"], ["judge"], ["judge", "cases"],
 ]  # fmt: skip
 _SETTINGS = re.compile(r"(?<=<!-- settings: begin -->\n).*?(?=<!-- settings: end -->)", re.DOTALL)
 
@@ -48,6 +48,8 @@ def _default(field: FieldInfo) -> str:
         return "`~/.instar`"
     if value is None:
         return "–"
+    if isinstance(value, tuple):
+        return f"`{', '.join(value)}`"
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return f"`{text}`"
 

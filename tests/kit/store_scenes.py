@@ -103,8 +103,9 @@ class Scene:
     def judge(self, turn_id: str, score: int | None, source: Source = Source.USER, **more: Any) -> None:
         """Judge one turn, which must be waiting; the leases of others are given back."""
         items = {item.turn.id: item for item in self.store.lease_unjudged("judge", 1000, 60.0)}
+        link = more.pop("link", "a link")
         self.store.record_judgement(
-            Judgement(turn_id, score, source, "a link", 250.0, **more), items[turn_id].lease
+            Judgement(turn_id, score, source, link, 250.0, **more), items[turn_id].lease
         )
         self.steady.seconds += 61.0
 

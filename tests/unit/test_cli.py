@@ -17,11 +17,12 @@ from rich.console import Console
 
 from instar import __version__
 from instar.cli import main
-from instar.cli.serve import _address_written, _command, _greet, _nested, _own_url
+from instar.cli.serve import _address_written, _command, _greet, _own_url, nested
 from instar.cli.terminal import progress_bar
 from instar.config import load_settings
 from instar.errors import ConfigError
 from instar.workers.state import write_private
+from tests.kit.judge_server import judge_server, verdict
 
 KEY = "sk-instar-test-key"
 
@@ -269,6 +270,7 @@ FACTS = {
                  "last": {"status": "rejected", "version": None, "note": "too far from base"}},
     "counts": {"turns": {"done": 40, "failed": 2}, "judged": {"1": 5, "-1": 9, "none": 3, "0": 1}, "used": 32,
                "waiting": {"unjudged": 6, "trainable": 5}, "reasons": {"opted_out": 4, "brand_new_reason": 1}},
+    "judge": {"agreement": {"heads": {"turns": 14, "agree": 12, "wrong_sign": 1, "share": 12 / 14}}},
 }  # fmt: skip
 
 
@@ -287,8 +289,19 @@ def test_status_tells_loops_batch_updates_and_reasons(instar: Any, server: FakeS
     assert "rejected: too far from base" in lines["last"]
     assert "42 recorded, 6 waiting for the judge, 32 learned from" in ran.out
     assert "5 good, 9 bad, 4 neither" in lines["verdicts"]
+    assert "heads: as you in 12 of 14 (86%), the opposite in 1" in lines["agreement"]
     assert "the client asked not to learn" in lines["4"]
     assert "brand_new_reason" in lines["1"]
+
+
+def test_status_says_what_is_wrong_with_the_judge_and_nothing_of_agreement_before_there_is_any(
+    instar: Any, server: FakeServer
+) -> None:
+    judge = {**FACTS["loops"]["judge"], "problem": "m at http://h/v1 answers with status 500"}  # type: ignore[index]
+    server.answers["/v1/status"] = (200, {**FACTS, "loops": {"judge": judge}, "judge": {"agreement": {}}})
+    ran = instar("status")
+    assert "judge: m at http://h/v1 answers with status 500\n" in ran.out
+    assert "agreement" not in ran.out
 
 
 def test_status_as_json_is_the_servers_own(instar: Any, server: FakeServer) -> None:
@@ -341,13 +354,13 @@ def test_names_cannot_leave_their_place_in_the_path(instar: Any, server: FakeSer
 # ── serve's small parts ───────────────────────────────────────────────────────────────────────────────────
 def test_set_nests_names() -> None:
     pairs = ["train.lr=1e-4", "train.batch_size=4", "log_level=debug"]
-    assert _nested(pairs) == {"train": {"lr": "1e-4", "batch_size": "4"}, "log_level": "debug"}
+    assert nested(pairs) == {"train": {"lr": "1e-4", "batch_size": "4"}, "log_level": "debug"}
 
 
 @pytest.mark.parametrize("pair", ["train.lr", "=3", "train..lr=1", "a b=c"])
 def test_set_that_is_no_setting_is_refused(pair: str) -> None:
     with pytest.raises(ConfigError, match="NAME=VALUE"):
-        _nested([pair])
+        nested([pair])
 
 
 @pytest.mark.parametrize(
@@ -416,3 +429,85 @@ def test_address_without_a_server_behind_it_is_not_left(data_dir: Path) -> None:
         raise KeyboardInterrupt
     assert written == {"url": "http://x"}
     assert not path.exists()
+
+
+# ── judge cases ───────────────────────────────────────────────────────────────────────────────────────────
+CASES = [
+    {
+        "response": "Paris.",
+        "next_role": "user",
+        "next_text": "Perfect, thank you!",
+        "label": 1,
+        "language": "en",
+    },
+    {"response": "Done.", "next_role": "tool", "next_text": "exit code 1", "label": -1, "kind": "[tool]"},
+    {"response": "Paris.", "next_role": "user", "next_text": "The train leaves at nine.", "label": -1},
+]
+
+
+@pytest.fixture
+def cases(data_dir: Path) -> Path:
+    path = data_dir / "cases.jsonl"
+    path.write_text("".join(json.dumps(case) + "\n" for case in CASES), "utf-8")
+    return path
+
+
+def test_judge_cases_counts_by_judge_language_and_kind(instar: Any, cases: Path) -> None:
+    ran = instar("judge", "cases", str(cases), "--set", "judge.chain=explicit,tools")
+    assert ran.status == 0
+    lines = {line.split()[0]: line.split() for line in ran.out.splitlines() if line.strip()}
+    assert "explicit → tools" in ran.out
+    assert lines["tools"][1:5] == ["3", "0.333", "0.000", "0.333"]
+    assert lines["en"][1:5] == ["1", "0.000", "0.000", "0.000"]
+    assert lines["[tool]"][1:5] == ["1", "1.000", "0.000", "1.000"]
+
+
+def test_judge_cases_asks_the_configured_model(instar: Any, cases: Path) -> None:
+    with judge_server(lambda prompt, n: verdict(prompt, -1)) as judge:
+        given = (f"url={judge.url}", "model=m", "votes=1", "chain=tools,model")
+        model = [word for pair in given for word in ("--set", f"judge.{pair}")]
+        ran = instar("judge", "cases", str(cases), "--json", *model)
+        found = json.loads(ran.out)
+        assert found["chain"] == ["tools", "model"]
+        assert found["links"]["tools"]["cases"] == 3
+        assert found["links"]["model"]["cases"] == len(judge.asked) == 2
+        found = json.loads(instar("judge", "cases", str(cases), "--json", "--each", *model).out)
+        assert found["links"]["model"]["cases"] == 3
+        assert found["links"]["model"]["wrong_sign"] == pytest.approx(1 / 3)
+
+
+def test_judge_cases_says_when_the_model_cannot_be_asked(instar: Any, cases: Path) -> None:
+    ran = instar("judge", "cases", str(cases), "--set", "judge.url=engine")
+    assert ran.status == 0
+    assert "while the server runs" in ran.out
+
+
+def test_judge_cases_names_the_line_that_is_wrong(instar: Any, cases: Path) -> None:
+    cases.write_text(cases.read_text("utf-8") + '{"label": 7}\n', "utf-8")
+    ran = instar("judge", "cases", str(cases))
+    assert ran.status == 2
+    assert "line 4" in ran.err
+    assert "Traceback" not in ran.err
+    assert instar("judge", "cases", str(cases.parent / "none.jsonl")).status == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"url": "localhost:11434", "model": "m"}, "judge.url: write an address"),
+        ({"url": "http://localhost:11434"}, "`url` and `model` go together"),
+        ({"model": "m"}, "`url` and `model` go together"),
+        ({"url": "engine", "model": "m"}, "leave `model` out"),
+        ({"url": "http://me:secret@h/v1", "model": "m"}, "belongs into judge.key"),
+        ({"url": "http://localhost:30000/v1", "model": "m"}, "this server's own address"),
+        ({"url": "http://127.0.0.1:30000", "model": "m"}, "this server's own address"),
+        ({"chain": "heads,heads"}, "once"),
+        ({"chain": "heads,cat"}, "judge.chain.1"),
+        ({"chain": []}, "judge.chain"),
+    ],
+)
+def test_settings_of_the_model_judge_that_cannot_be_meant(tmp_path: Path, wrong: Any, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(tmp_path, {"judge": wrong})
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -13,6 +13,7 @@ from tests.kit import docs
 
 PAGES = [docs.README, docs.ROOT / "CHANGELOG.md", *sorted((docs.ROOT / "docs").rglob("*.md"))]
 README = docs.README.read_text("utf-8")
+JUDGE_PAGE = (docs.ROOT / "docs" / "judge.md").read_text("utf-8")
 MAKEFILE = (docs.ROOT / "Makefile").read_text("utf-8")
 
 
@@ -57,7 +58,11 @@ def test_make_targets_are_phony() -> None:
 def test_instar_commands_of_the_readme_exist() -> None:
     known = {" ".join(command) for command in docs.COMMANDS}
     named = set(
-        re.findall(r"(?:^|[`$ ])instar ((?:serve|chat|status|versions(?: [a-z]+)?)\b)", README, re.MULTILINE)
+        re.findall(
+            r"(?:^|[`$ ])instar ((?:serve|chat|status|judge cases|versions(?: [a-z]+)?)\b)",
+            README,
+            re.MULTILINE,
+        )
     )
     assert {"serve", "chat", "status", "versions list"} <= named
     assert named <= known
@@ -77,7 +82,9 @@ def test_chat_commands_of_the_readme_exist() -> None:
 
 def test_settings_named_in_the_text_exist() -> None:
     known = {name for name, _ in docs._walk(Settings, "")}
-    named = set(re.findall(r"--set ([a-z_.]+)=", README))
+    named = set(re.findall(r"--set ([a-z_.]+)=", README + JUDGE_PAGE)) | set(
+        re.findall(r"`(judge\.[a-z_]+)`", JUDGE_PAGE)
+    )
     assert named
     assert named <= known
 

@@ -67,6 +67,21 @@ def test_silence_after_tool_results_alone_is_the_tools_silence() -> None:
     assert chain.judge(mixed, now=0.0).source is Source.USER
 
 
+def test_what_the_readers_of_words_made_of_a_rated_turn_is_kept_beside_the_rating() -> None:
+    """It decides nothing, and shows how far they can be trusted."""
+    readers = [
+        Says("explicit", Verdict(-1)),
+        Says("silent", None),
+        Says("heads", Verdict(1)),
+        Says("tools", Verdict(1)),
+    ]
+    judged = Chain(readers).judge(with_states((NextKind.FEEDBACK, "nice")), now=3.0)
+    assert (judged.score, judged.link) == (-1, "explicit")
+    assert [(other.link, other.score, other.source) for other in judged.others] == [("heads", 1, Source.USER)]
+    assert readers[3].asked == 0
+    assert Chain(readers[2:]).judge(as_item(PRAISE), now=3.0).others == ()
+
+
 def test_an_error_in_a_link_is_not_swallowed() -> None:
     class Broken:
         name = "broken"

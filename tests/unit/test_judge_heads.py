@@ -11,7 +11,7 @@ import pytest
 
 from instar.config import JudgeSettings
 from instar.judges import build_chain
-from instar.judges.calibration import Case, as_item, figures, judge_cases, read_cases
+from instar.judges.calibration import Case, as_item, judge_cases, read_cases, report
 from instar.judges.embedding import BUNDLED, Floats, load_embedding
 from instar.judges.features import feature_dim
 from instar.judges.heads import Heads, HeadsLink, last_user_text, load_heads, majority
@@ -228,8 +228,8 @@ def test_floor_on_held_out_reactions(step: int) -> None:
     """
     cases = read_cases(HELD_OUT)[::step]
     assert len(cases) >= 100
-    assert {case.lang for case in cases} == {"en", "ko", "de", "es", "ja", "tool"}
-    found = figures(cases, judge_cases(build_chain(JudgeSettings()), cases))
+    assert {case.language for case in cases} == {"en", "ko", "de", "es", "ja", "tool"}
+    found = report(judge_cases(build_chain(JudgeSettings()), cases))["all"]
     assert found["wrong_sign"] <= 0.03
     assert found["coverage"] >= 0.75
     assert found["accuracy_spoken"] >= 0.93

@@ -236,3 +236,39 @@ def test_feedback_on_a_turn_whose_update_was_rejected_is_heard(scene: Scene) -> 
     assert scene.trainable() == [], "the old verdict waits until the new word was judged"
     scene.judge("t", 1)
     assert [s.score for s in scene.store.trainable(9, current=0, max_staleness=4)] == [1]
+
+
+def test_a_renewed_lease_runs_from_now_on(scene: Scene) -> None:
+    for turn_id in "ab":
+        scene.answered(turn_id)
+        scene.said(turn_id, "no")
+    held, dropped = scene.store.lease_unjudged("w", 9, 60)
+    scene.steady.seconds += 59
+    scene.store.renew_leases([held.lease], 60)
+    scene.steady.seconds += 59
+    assert [i.turn.id for i in scene.store.lease_unjudged("w2", 9, 1)] == ["b"]
+    scene.store.record_judgement(verdict("a"), held.lease)
+    with pytest.raises(LeaseLost):
+        scene.store.record_judgement(verdict("b"), dropped.lease)
+
+
+def test_a_lease_that_was_lost_is_not_renewed(scene: Scene) -> None:
+    scene.answered("t")
+    scene.said("t", "no")
+    [first] = scene.store.lease_unjudged("w1", 9, 1)
+    scene.steady.seconds += 2
+    [second] = scene.store.lease_unjudged("w2", 9, 1)
+    scene.store.renew_leases([first.lease], 1000)
+    scene.steady.seconds += 2
+    assert len(scene.store.lease_unjudged("w3", 9, 1)) == 1
+    assert second.lease != first.lease
+
+
+def test_a_turn_that_was_given_back_can_be_taken_at_once_and_was_no_attempt(scene: Scene) -> None:
+    scene.answered("t")
+    scene.said("t", "no")
+    for _ in range(5):
+        [item] = scene.store.lease_unjudged("w", 9, 60)
+        scene.store.return_leases([item.lease])
+    assert scene.waiting() == ["t"]
+    assert scene.store.turn_views()[0]["reason"] is None

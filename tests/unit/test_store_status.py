@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from instar.records import NextKind, Source
+from instar.records import Judgement, NextKind, Source
 from tests.kit.store_scenes import Scene, make_turn
 
 
@@ -79,6 +79,59 @@ def test_counts(scene: Scene) -> None:
         "turns": {"done": 6, "open": 1}, "judged": {"1": 1, "-1": 2, "none": 1},
         "waiting": {"unjudged": 1, "trainable": 2}, "used": 1, "reasons": {"opted_out": 1},
     }  # fmt: skip
+
+
+def test_how_the_links_agree_with_the_users_own_ratings(scene: Scene) -> None:
+    assert scene.store.agreement() == {}
+    read = {"same": ("heads", 1), "opposite": ("heads", -1), "unsure": ("heads", 0), "asked": ("model", -1)}
+    for turn_id, (link, score) in read.items():
+        scene.answered(turn_id)
+        scene.said(turn_id, "reaction")
+        scene.judge(turn_id, score, link=link)
+        scene.feedback(turn_id, "first thought", score=-1)
+        scene.judge(turn_id, -1, link="explicit")
+        scene.feedback(turn_id, "second thought", score=5 if turn_id != "asked" else -1)
+    assert scene.store.agreement() == {
+        "heads": {"turns": 3, "agree": 1, "wrong_sign": 1},
+        "model": {"turns": 1, "agree": 1, "wrong_sign": 0},
+    }
+
+
+def test_readings_that_were_recorded_beside_a_rating_count_and_decide_nothing(scene: Scene) -> None:
+    scene.answered("t")
+    scene.feedback("t", "far too long", score=-1)
+    other = Judgement("t", 1, Source.USER, "heads", 250.0)
+    scene.judge("t", -1, link="explicit", others=(other,))
+    assert scene.store.agreement() == {"heads": {"turns": 1, "agree": 0, "wrong_sign": 1}}
+    assert scene.store.turn_views()[0]["link"] == "explicit"
+    assert scene.store.counts()["judged"] == {"-1": 1}
+    assert [sample.score for sample in scene.store.trainable(9, current=0, max_staleness=4)] == [-1]
+
+
+def test_agreement_leaves_out_what_cannot_be_compared(scene: Scene) -> None:
+    scene.corrected("not rated")
+    scene.answered("rated only")
+    scene.feedback("rated only", score=1)
+    scene.judge("rated only", 1, link="explicit")
+    scene.answered("nobody could tell")
+    scene.said("nobody could tell", "hm")
+    scene.judge("nobody could tell", None)
+    scene.feedback("nobody could tell", score=1)
+    scene.answered("a tool's")
+    scene.said("a tool's", "exit 0", NextKind.TOOL_RESULT)
+    scene.judge("a tool's", 1, Source.TOOL, link="tools")
+    scene.feedback("a tool's", score=-1)
+    scene.corrected("a comment")
+    scene.feedback("a comment", "just a remark")
+    assert scene.store.agreement() == {}
+
+
+def test_a_corrected_text_without_a_rating_disagrees_with_praise(scene: Scene) -> None:
+    scene.corrected("t", score=1)
+    update = scene.store.begin_update(["t"], "base", "{}")
+    scene.feedback("t", correction="It should have said this.")
+    assert scene.store.agreement() == {"a link": {"turns": 1, "agree": 0, "wrong_sign": 1}}
+    assert update.status == "running", "also of turns that are trained on already"
 
 
 def test_the_last_activation_is_in_force_whatever_the_date_says(scene: Scene) -> None:

@@ -126,6 +126,17 @@ def test_state_survives_the_file_with_its_keys_and_is_private(settings: Settings
     assert again.model_dump(exclude={"api_key"}) == settings.model_dump(exclude={"api_key"})
 
 
+def test_the_judges_key_reaches_the_workers(tmp_path: Path) -> None:
+    judge = {"url": "http://localhost:11434/v1", "model": "m", "key": "sk-judge", "chain": "explicit,model"}
+    settings = load_settings(tmp_path, {"judge": judge, "api_key": "sk-the-key"})
+    save_state(tmp_path / "state.json", settings, make_state(settings, tmp_path, "sk-the-key", None))
+    again, _ = load_state(tmp_path / "state.json")
+    assert again == settings
+    assert again.judge.key is not None
+    assert again.judge.key.get_secret_value() == "sk-judge"
+    assert "sk-judge" not in repr(again)
+
+
 def test_damaged_state_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"settings": {}}')
     with pytest.raises(ConfigError, match="instar serve"):

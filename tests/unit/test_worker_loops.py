@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +14,12 @@ import pytest
 
 from instar.errors import LeaseLost, StoreError, TrainingError
 from instar.records import JudgeItem, Judgement, Kind, Source, Turn
-from instar.runtime import FakeClock
+from instar.runtime import Backoff, FakeClock
 from instar.workers.heartbeat import Heartbeat
-from instar.workers.judge import JudgeLoop, run_judge_loop
+from instar.workers.judge import TOO_MANY, JudgeLoop, run_judge_loop
+from instar.workers.slow_lane import LONGEST
 from instar.workers.stopping import StopFlag, Stopped, stop_on_signals, unwind_on_signals
-from instar.workers.trainer import Backoff, TrainerLoop, run_trainer_loop
+from instar.workers.trainer import TrainerLoop, run_trainer_loop
 
 
 def item(name: str) -> JudgeItem:
@@ -39,6 +41,8 @@ class MemoryStore:
     waiting: list[JudgeItem] = field(default_factory=list)
     recorded: list[tuple[str, str]] = field(default_factory=list)
     beats: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    renewed: list[list[str]] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
     broken: bool = False
     when_empty: Callable[[], None] = lambda: None
@@ -57,14 +61,65 @@ class MemoryStore:
             raise LeaseLost("somebody else has it")
         self.recorded.append((given.turn_id, lease))
 
+    def renew_leases(self, held: Sequence[str], ttl_s: float) -> None:
+        if self.broken:
+            self.broken = False
+            raise StoreError("the database is busy")
+        self.renewed.append(list(held))
+
+    def return_leases(self, held: Sequence[str]) -> None:
+        self.returned += held
+
     def heartbeat(self, loop: str, state: dict[str, Any]) -> None:
         if self.broken:
             raise StoreError("the database is busy")
         self.beats.append((loop, state))
 
 
-def loop(store: MemoryStore, judge: Callable[[JudgeItem], Judgement] = judgement) -> JudgeLoop:
-    return JudgeLoop(store, judge, "judge-1", lease_s=60.0, poll_s=0.0)
+@dataclass
+class FakeJudges:
+    """A chain that knows at once, but for turns whose name begins with "slow": those wait for `answered`."""
+
+    quick: Callable[[JudgeItem], Judgement] = judgement
+    answered: threading.Event = field(default_factory=threading.Event)
+    being_asked: threading.Event = field(default_factory=threading.Event)
+    fails: bool = False
+    reasons: list[str] = field(default_factory=list)
+
+    def at_once(self, taken: JudgeItem, now: float) -> Judgement | None:
+        return None if taken.turn.id.startswith("slow") else self.quick(taken)
+
+    def judge(self, taken: JudgeItem, now: float) -> Judgement:
+        self.being_asked.set()
+        assert self.answered.wait(60)
+        if self.fails:
+            raise RuntimeError("broken off")
+        return judgement(taken)
+
+    def without_model(self, taken: JudgeItem, now: float, why: str) -> Judgement:
+        self.reasons.append(why)
+        return judgement(taken)
+
+    def facts(self) -> dict[str, Any]:
+        return {"problem": None}
+
+
+def loop(store: MemoryStore, judge: Callable[[JudgeItem], Judgement] = judgement, **more: Any) -> JudgeLoop:
+    return JudgeLoop(store, FakeJudges(judge), "judge-1", lease_s=60.0, poll_s=0.0, **more)
+
+
+def slow_loop(store: MemoryStore, **more: Any) -> tuple[JudgeLoop, FakeJudges]:
+    made = loop(store, **more)
+    judges = made.judges
+    assert isinstance(judges, FakeJudges)
+    return made, judges
+
+
+def until(said: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not said():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def test_every_turn_is_judged_under_its_lease() -> None:
@@ -118,10 +173,95 @@ def test_judge_stops_between_two_turns() -> None:
 
 def test_judge_loop_ends_at_sigterm_and_says_so() -> None:
     store = MemoryStore([item("a")], when_empty=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    run_judge_loop(store, judgement, lease_s=60.0, poll_s=30.0, clock=FakeClock())
+    run_judge_loop(store, FakeJudges(), lease_s=60.0, poll_s=30.0, clock=FakeClock())
     assert [turn for turn, _ in store.recorded] == ["a"]
     name, last = store.beats[-1]
-    assert (name, last["doing"], last["judged"]) == ("judge", "stopped", 1)
+    assert (name, last["doing"], last["judged"], last["problem"]) == ("judge", "stopped", 1, None)
+
+
+def test_a_model_that_takes_its_time_keeps_nobody_else_waiting() -> None:
+    store = MemoryStore([item("slow-1"), item("a"), item("slow-2"), item("b")])
+    made, judges = slow_loop(store)
+    made.step(StopFlag())
+    assert judges.being_asked.wait(60)
+    assert [turn for turn, _ in store.recorded] == ["a", "b"]
+    assert made.facts()["wait_for_model"] == 2
+    judges.answered.set()
+    until(lambda: made.judged == 4)
+    assert [turn for turn, _ in store.recorded] == ["a", "b", "slow-1", "slow-2"]
+    assert made.facts() == {"judged": 4, "failed": 0, "wait_for_model": 0, "problem": None}
+
+
+def test_leases_of_turns_that_wait_are_kept_alive() -> None:
+    clock = FakeClock()
+    store = MemoryStore([item("slow-1"), item("slow-2"), item("a")])
+    made, judges = slow_loop(store, clock=clock)
+    made.step(StopFlag())
+    made.step(StopFlag())
+    assert store.renewed == []
+    clock.advance(20.0)
+    made.step(StopFlag())
+    made.step(StopFlag())
+    assert store.renewed == [["lease-slow-1", "lease-slow-2"]]
+    clock.advance(20.0)
+    store.broken = True
+    made.step(StopFlag())
+    made.step(StopFlag())
+    assert len(store.renewed) == 2, "after a busy moment it is tried again"
+    judges.answered.set()
+    until(lambda: made.lane.waiting == 0)
+    clock.advance(20.0)
+    made.step(StopFlag())
+    assert len(store.renewed) == 2
+
+
+def test_what_is_in_hand_at_the_end_is_given_back_and_not_recorded() -> None:
+    store = MemoryStore([item("slow-1"), item("slow-2")])
+    made, judges = slow_loop(store)
+    made.step(StopFlag())
+    assert judges.being_asked.wait(60)
+    made.lane.close()
+    judges.answered.set()
+    assert made.lane._thread is not None
+    made.lane._thread.join(60)
+    assert not made.lane._thread.is_alive()
+    assert store.returned == ["lease-slow-1", "lease-slow-2"]
+    assert store.recorded == []
+    assert made.failed == 0
+
+
+def test_a_stop_raises_the_flag_and_closes_the_lane() -> None:
+    stop = StopFlag()
+    store = MemoryStore([item("slow-1")], when_empty=stop.set)
+    made, judges = slow_loop(store)
+    made.run(stop, Heartbeat(store, "judge", FakeClock()))
+    assert store.returned == ["lease-slow-1"]
+    judges.answered.set()
+
+
+def test_a_turn_that_breaks_the_model_does_not_stop_the_next() -> None:
+    store = MemoryStore([item("slow-1")])
+    made, judges = slow_loop(store)
+    judges.fails = True
+    judges.answered.set()
+    made.step(StopFlag())
+    until(lambda: made.failed == 1)
+    judges.fails = False
+    store.waiting = [item("slow-2")]
+    made.step(StopFlag())
+    until(lambda: made.judged == 1)
+    assert [turn for turn, _ in store.recorded] == ["slow-2"]
+
+
+def test_more_turns_than_a_model_can_manage_are_judged_without_it() -> None:
+    store = MemoryStore([item(f"slow-{n}") for n in range(LONGEST + 3)])
+    made, judges = slow_loop(store)
+    while made.step(StopFlag()):
+        pass
+    assert judges.reasons == [TOO_MANY] * 3
+    assert [turn for turn, _ in store.recorded] == [f"slow-{n}" for n in range(LONGEST, LONGEST + 3)]
+    judges.answered.set()
+    until(lambda: made.judged == LONGEST + 3)
 
 
 @dataclass

@@ -44,7 +44,7 @@ def serve(
     """Serve the model and learn from its use, until Ctrl-C."""
     begun = time.monotonic()
     given = {"host": host, "port": port, "model": model, "api_key": api_key}
-    overrides = _nested(settings_ or [])
+    overrides = nested(settings_ or [])
     overrides.update({name: value for name, value in given.items() if value is not None})
     settings = load_settings(data_dir, overrides)
     preflight.refuse_open_house(settings)
@@ -77,7 +77,7 @@ def _own_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _nested(pairs: list[str]) -> dict[str, Any]:
+def nested(pairs: list[str]) -> dict[str, Any]:
     """`["train.lr=1e-4"]` → `{"train": {"lr": "1e-4"}}`; types are the settings' own business."""
     found: dict[str, Any] = {}
     for pair in pairs:

@@ -48,6 +48,8 @@ def _versions(console: Console, facts: dict[str, Any]) -> None:
     console.print(line)
     if facts.get("problem"):
         console.print(Text(f"problem: {facts['problem']}", style="red"))
+    if unwell := facts.get("loops", {}).get("judge", {}).get("problem"):
+        console.print(Text(f"judge: {unwell}", style="yellow"))
     console.print()
 
 
@@ -99,12 +101,23 @@ def _learning(console: Console, facts: dict[str, Any]) -> None:
         f"{counts.get('used', 0)} learned from",
         "verdicts": f"{judged.get('1', 0)} good, {judged.get('-1', 0)} bad, "
         f"{judged.get('0', 0) + judged.get('none', 0)} neither",
+        **_agreement(facts.get("judge", {}).get("agreement", {})),
     }
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, text in rows.items():
         table.add_row(Text(name, style="bold"), Text(text))
     console.print()
     console.print(table)
+
+
+def _agreement(links: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """One row, once there are turns that both you and a judge have judged."""
+    told = [
+        f"{name}: as you in {found['agree']} of {found['turns']} ({found['share']:.0%}), "
+        f"the opposite in {found['wrong_sign']}"
+        for name, found in links.items()
+    ]
+    return {"agreement": "\n".join(told)} if told else {}
 
 
 def _last(update: dict[str, Any] | None) -> str:

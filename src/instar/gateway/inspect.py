@@ -113,6 +113,14 @@ class InspectApi:
                 "reasons": counts.get("reasons", {}),
             },
             "counts": counts,
+            "judge": {"agreement": self._agreement()},
+        }
+
+    def _agreement(self) -> dict[str, dict[str, Any]]:
+        """How those who read reactions agree with the user's own ratings, where both have judged a turn."""
+        return {
+            link: {**found, "share": found["agree"] / found["turns"]}
+            for link, found in self.store.agreement().items()
         }
 
     def _loops(self, engine_alive: bool, beats: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from instar.records import JudgeItem, NextKind, NextState, Verdict
+from instar.records import EXPLICIT, JudgeItem, NextKind, NextState, Verdict
 
 MAX_HINT_CHARS = 600
 """A hint goes into the teacher's prompt, so it has to stay short."""
@@ -13,7 +13,7 @@ MAX_HINT_CHARS = 600
 class ExplicitLink:
     """Reads `POST /v1/feedback` and regeneration. Abstains on everything said in passing."""
 
-    name = "explicit"
+    name = EXPLICIT
 
     def judge(self, item: JudgeItem) -> Verdict | None:
         feedback = newest(item.next_states, NextKind.FEEDBACK)

@@ -43,9 +43,19 @@ class Judging(Base):
             found = conn.execute(select(leases.c.basis).where(held)).first()
             if found is None:
                 raise LeaseLost(f"Turn {judgement.turn_id} is in other hands now; this judgement is dropped.")
-            conn.execute(insert(judgements).values(_judgement_row(judgement, found.basis)))
+            for each in (*judgement.others, judgement):  # the last one counts
+                conn.execute(insert(judgements).values(_judgement_row(each, found.basis)))
             conn.execute(delete(leases).where(held))
             refresh(conn, [judgement.turn_id])
+
+    def renew_leases(self, held: Sequence[str], ttl_s: float) -> None:
+        with self._db.writing() as conn:
+            until = self._steady().seconds + ttl_s
+            conn.execute(update(leases).where(leases.c.token.in_(held)).values(expires_s=until))
+
+    def return_leases(self, held: Sequence[str]) -> None:
+        with self._db.writing() as conn:
+            conn.execute(delete(leases).where(leases.c.token.in_(held)))
 
 
 def _free(now: Instant, limit: int) -> AnySelect:

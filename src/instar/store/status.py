@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, or_, select
 
-from instar.records import BASE, Activation
+from instar.records import BASE, EXPLICIT, Activation, NextKind, Source
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
 from instar.store.judging import count_unjudged
@@ -91,6 +91,34 @@ class Status(Base):
                     conn.execute(_grouped(turns.c.reason).where(turns.c.reason.is_not(None))).all()
                 ),
             }
+
+    def agreement(self) -> dict[str, dict[str, int]]:
+        own = (next_states.c.kind == NextKind.FEEDBACK) & or_(
+            next_states.c.score.is_not(None), next_states.c.correction.is_not(None)
+        )
+        rated = select(next_states.c.turn_id, next_states.c.score).where(own).order_by(next_states.c.seq)
+        read = (
+            select(judgements.c.turn_id, judgements.c.link, judgements.c.score)
+            .where(judgements.c.turn_id.in_(select(next_states.c.turn_id).where(own)))
+            .where(judgements.c.source == Source.USER, judgements.c.link != EXPLICIT)
+            .where(judgements.c.score.is_not(None))
+            .order_by(judgements.c.seq)
+        )
+        with self._db.reading() as conn:
+            ratings = {row.turn_id: -1 if row.score is None else row.score for row in conn.execute(rated)}
+            readings = {(row.link, row.turn_id): row.score for row in conn.execute(read)}
+        found: dict[str, dict[str, int]] = {}
+        for (link, turn_id), score in sorted(readings.items()):
+            rating = _sign(ratings[turn_id])
+            figures = found.setdefault(link, {"turns": 0, "agree": 0, "wrong_sign": 0})
+            figures["turns"] += 1
+            figures["agree"] += score == rating
+            figures["wrong_sign"] += rating != 0 and score == -rating
+        return found
+
+
+def _sign(score: int) -> int:
+    return (score > 0) - (score < 0)
 
 
 def _page(session_id: str | None, limit: int, before: str | None) -> AnySelect:

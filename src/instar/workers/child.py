@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from instar.runtime import Backoff
 from instar.workers.pids import created_at
-from instar.workers.trainer import Backoff
 
 LOG_BYTES = 5 * 2**20
 LOG_GENERATIONS = 3

@@ -49,9 +49,11 @@ def write_private(path: Path, text: str) -> None:
 
 
 def save_state(path: Path, settings: Settings, state: RunState) -> None:
-    """Write settings and run state, mode 0600: it holds both keys."""
+    """Write settings and run state, mode 0600: it holds all keys."""
     run: dict[str, Any] = {**asdict(state), "model_dir": str(state.model_dir)}
     dump = settings.model_dump(mode="json", exclude={"api_key"})
+    if settings.judge.key is not None:  # dumped, a secret is a row of asterisks
+        dump["judge"]["key"] = settings.judge.key.get_secret_value()
     write_private(path, json.dumps({"settings": dump, "run": run}, indent=1))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import structlog
 
 from instar.errors import ArtifactError, EngineError, StoreError, TrainingError
-from instar.runtime import Clock, SystemClock
+from instar.runtime import Backoff, Clock, SystemClock
 from instar.workers.heartbeat import Beats, Heartbeat
 from instar.workers.stopping import unwind_on_signals
 
@@ -32,23 +32,6 @@ class StepReport(Protocol):
     def facts(self) -> dict[str, Any]:
         """What else a heartbeat should tell: `have` and `need` of the batch, the last version."""
         ...
-
-
-@dataclass(slots=True)
-class Backoff:
-    """Doubling pauses between `first_s` and `longest_s`."""
-
-    first_s: float
-    longest_s: float
-    _next_s: float = field(default=0.0, init=False)
-
-    def fail(self) -> float:
-        """Seconds to wait after one more failure."""
-        self._next_s = min(self._next_s * 2 or self.first_s, self.longest_s)
-        return self._next_s
-
-    def reset(self) -> None:
-        self._next_s = 0.0
 
 
 @dataclass(slots=True)
