@@ -150,6 +150,15 @@ def test_revisions_are_looked_for_while_the_batch_fills_each_once(tmp_path: Path
     assert len(bench.trainer.ahead) == 2
 
 
+def test_the_answer_to_the_correction_is_looked_at_when_it_comes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, method=CountingMethod(revise=1.0))
+    bench.correct("a")
+    step = bench.make()
+    assert [step().did, step().did] == ["looked ahead", "waiting"]
+    bench.scene.answered("a2", parent_id="a")
+    assert [step().did, step().did] == ["looked ahead", "waiting"]
+
+
 def test_a_turn_that_breaks_the_look_ahead_is_left_to_the_update(tmp_path: Path) -> None:
     bench = Bench(tmp_path, method=CountingMethod(revise=1.0))
     bench.correct("a")

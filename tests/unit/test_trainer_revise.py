@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def test_of_two_that_heed_the_words_the_one_that_says_more_is_learned(
 
 def test_the_last_token_counts_for_the_words_but_not_for_the_subject() -> None:
     own, hinted, other = (torch.tensor([-1.0, -1.0, end]) for end in (-9.0, -1.0, -20.0))
-    found = revise._score(own, hinted, other)
+    found = revise.score_from(own, hinted, other)
     assert (found.hint, found.margin, found.whole) == (0.0, 0.0, 8.0)
 
 
@@ -139,7 +140,7 @@ def test_a_revision_is_looked_for_once_and_the_same_in_any_company(
     scores.update({10: (0.2, 0.9), 20: (0.6, 0.6)})
     sampled.clear()
     first, second = Reviser(StandIn(), max_tokens=8), Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
-    asked = [asking(GOOD), asking(BETTER)]
+    asked = [asking(GOOD), replace(asking(BETTER), prompt_ids=[30, 40, 50, 55])]
     first.revision(asked[1])
     first.revise(asked)
     assert len(sampled) == 2
@@ -147,13 +148,23 @@ def test_a_revision_is_looked_for_once_and_the_same_in_any_company(
     assert sampled == [sampled[0], sampled[1], sampled[1], sampled[0]]
 
 
-def test_only_so_many_are_remembered(
-    scores: dict[int, tuple[float, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("scores")
+def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revise, "REMEMBERED", 1)
     sampled.clear()
     reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
-    for revisions in (GOOD, BETTER, BETTER, GOOD):
-        scores[revisions[0]] = (0.2, 0.9)
-        reviser.revision(asking(revisions))
+    other = replace(asking(), prompt_ids=[1, 30, 40, 50])
+    for asked in (asking(), other, other, asking()):
+        reviser.revision(asked)
     assert len(sampled) == 3
+
+
+def test_an_answer_to_the_correction_that_comes_later_is_still_considered(
+    scores: dict[int, tuple[float, float]],
+) -> None:
+    scores.update({5: (0.2, 0.8), 20: (0.6, 0.9)})
+    sampled.clear()
+    reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
+    assert reviser.revision(asking()) == [5, 6, 7, 8, STOP]
+    assert reviser.revision(asking(BETTER)) == BETTER
+    assert len(sampled) == 1

@@ -58,8 +58,9 @@ class TrainStep:
     model_dir: Path
     publisher: Publisher
     clock: Clock
-    looked_at: set[str] = field(default_factory=set)
-    """Turns whose revision the trainer has looked for; forgotten when they are used."""
+    looked_at: set[tuple[str, int]] = field(default_factory=set)
+    """Turns whose revision the trainer has looked for, with the length of the answer to their correction, which may
+    come later; forgotten when they are used."""
 
     def __call__(self) -> StepReport:
         running = self.store.running_update()
@@ -93,14 +94,15 @@ class TrainStep:
 
     def _look_ahead(self, samples: Sequence[Sample]) -> bool:
         """Use the wait: let the trainer look for one revision that the coming update will ask for."""
-        self.looked_at &= {s.turn_id for s in samples}
-        new = [s for s in samples if s.turn_id not in self.looked_at]
-        if not new:
+        waiting = {(s.turn_id, len(s.retry_ids)): s for s in samples}
+        self.looked_at &= waiting.keys()
+        new = next((key for key in waiting if key not in self.looked_at), None)
+        if new is None:
             return False
-        weighted, _ = self.method.weigh(new[:1], self.prompts, self.store.get_state(METHOD_STATE) or {})
-        self.looked_at.add(
-            new[0].turn_id
-        )  # before the work, so that what kills the trainer is not tried again
+        self.looked_at.add(new)  # before the work, so that what kills the trainer is not tried again
+        weighted, _ = self.method.weigh(
+            [waiting[new]], self.prompts, self.store.get_state(METHOD_STATE) or {}
+        )
         asking = [w for w in weighted if w.revise]
         if asking:
             self.trainer.look_ahead(self._ahead(asking))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import statistics
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -35,12 +35,10 @@ OTHERS = 3
 """How many other requests an answer is held against."""
 TEMPERATURE = 0.3
 """Low: a revision is a model answer to learn from, not a try."""
-ROWS = 16
-"""Rows scored in one pass."""
 SUBJECT = 0.3
 """Worth of a nat about the request, beside one about the user's words."""
 REMEMBERED = 256
-"""Revisions kept in memory: those of the turns that wait for a full batch, and more."""
+"""Turns kept in memory: those that wait for a full batch, and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +53,22 @@ class Score:
         return self.hint > other.hint and self.margin > other.margin
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is known of one rejected answer: base's own try with the hint, and scores by answer."""
+
+    hinted: list[int]
+    scores: dict[tuple[int, ...], Score] = field(default_factory=dict)
+
+
 class Reviser:
-    """Finds revisions, and remembers them."""
+    """Finds revisions, and remembers what it sampled and scored for them."""
 
     def __init__(self, policy: Policy, *, max_tokens: int) -> None:
         self._policy = policy
         self._canary = canaries(policy.model_dir)
         self._max_tokens = max_tokens
-        self._known: dict[str, list[int] | None] = {}
+        self._known: dict[str, _Known] = {}
 
     def revise(self, samples: Sequence[WeightedSample]) -> list[WeightedSample]:
         """One more sample for each that asks for a revision and gets one."""
@@ -74,13 +80,22 @@ class Reviser:
 
         The same turn gives the same revision, alone or in a batch, now or later.
         """
-        key = repr((asking.prompt_ids, asking.teacher_prompt_ids, asking.response_ids, asking.revisions))
+        with self._policy.as_base():
+            known = self._known_of(asking)
+            sane = [c for c in [*asking.revisions, known.hinted] if self._is_sane(c)]
+            if not sane:
+                return None
+            rejected, *scores = self._scores(asking, known, [asking.response_ids, *sane])
+        better = [(s.whole, c) for s, c in zip(scores, sane, strict=True) if s.beats(rejected)]
+        return max(better)[1] if better else None
+
+    def _known_of(self, asking: WeightedSample) -> _Known:
+        """The answer to the correction may come after the first look; what was found before stays."""
+        key = repr((asking.prompt_ids, asking.teacher_prompt_ids, asking.response_ids))
         if key not in self._known:
             while len(self._known) >= REMEMBERED:
                 del self._known[next(iter(self._known))]
-            with self._policy.as_base():
-                answer = self._hinted_answer(asking, seed=zlib.crc32(key.encode()))
-                self._known[key] = self._best(asking, [*asking.revisions, answer])
+            self._known[key] = _Known(self._hinted_answer(asking, seed=zlib.crc32(key.encode())))
         return self._known[key]
 
     def _hinted_answer(self, asking: WeightedSample, seed: int) -> list[int]:
@@ -95,14 +110,6 @@ class Reviser:
         )
         return answer.ids if answer.ended else []
 
-    def _best(self, asking: WeightedSample, candidates: Sequence[list[int]]) -> list[int] | None:
-        sane = [c for c in candidates if self._is_sane(c)]
-        if not sane:
-            return None
-        rejected, *scores = self._scores(asking, [asking.response_ids, *sane])
-        better = [(s.whole, c) for s, c in zip(scores, sane, strict=True) if s.beats(rejected)]
-        return max(better)[1] if better else None
-
     def _is_sane(self, ids: Sequence[int]) -> bool:
         body = self._body(ids)
         return len(body) >= FEWEST_TOKENS and not loops(body)
@@ -110,18 +117,20 @@ class Reviser:
     def _body(self, ids: Sequence[int]) -> list[int]:
         return [i for i in ids if i not in self._canary.stop_ids]
 
-    def _scores(self, asking: WeightedSample, answers: Sequence[Sequence[int]]) -> list[Score]:
+    def _scores(self, asking: WeightedSample, known: _Known, answers: Sequence[list[int]]) -> list[Score]:
+        bodies = [self._body(a) for a in answers]
+        for body in bodies:
+            if tuple(body) not in known.scores:
+                known.scores[tuple(body)] = self._score(asking, body)
+        return [known.scores[tuple(body)] for body in bodies]
+
+    def _score(self, asking: WeightedSample, body: Sequence[int]) -> Score:
         prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.prompts[:OTHERS]]
-        rows = [(p, [*self._body(a), self._canary.stop_ids[0]]) for a in answers for p in prompts]
-        logp: list[Tensor] = []
-        for at in range(0, len(rows), ROWS):
-            part = rows[at : at + ROWS]
-            logp += token_logp(self._policy, [p for p, _ in part], [a for _, a in part])
-        width = len(prompts)
-        return [_score(*logp[at : at + width]) for at in range(0, len(logp), width)]
+        whole = [*body, self._canary.stop_ids[0]]
+        return score_from(*token_logp(self._policy, prompts, [whole] * len(prompts)))
 
 
-def _score(own_T: Tensor, hinted_T: Tensor, *others: Tensor) -> Score:
+def score_from(own_T: Tensor, hinted_T: Tensor, *others: Tensor) -> Score:
     """From log-probs of an answer and its stop token, which says when to end but not what is talked about."""
     body = slice(0, len(own_T) - 1)
     margin = float(own_T[body].mean()) - statistics.fmean(float(o[body].mean()) for o in others)
