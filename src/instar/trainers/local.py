@@ -32,11 +32,12 @@ from instar.trainers.prepare import (
     Preparer,
     default_anchors,
     mismatch,
-    prepare_anchors,
 )
 from instar.trainers.revise import Reviser, asks
 
 OPTIMIZER_FILE = "optimizer.safetensors"
+ANCHORS = 3
+"""Anchors in a step."""
 
 
 def compute(job: UpdateJob) -> UpdateResult:
@@ -47,7 +48,8 @@ def compute(job: UpdateJob) -> UpdateResult:
 def look_ahead(job: UpdateJob) -> None:
     """What an update with these samples will need and what does not depend on the others: the model, base's own
     canary answers, the revisions. Remembered, so that the update itself is short; it has the same result."""
-    _, _, reviser = parts(job)
+    policy, _, reviser = parts(job)
+    default_anchors(policy)
     for asking in filter(asks, job.samples):
         reviser.revision(asking)
 
@@ -92,7 +94,7 @@ def run_update(
     if not teaching:  # revisions were asked for, and none was good enough: no step, so no new version
         return UpdateResult(job.update_id, ok=True, metrics={"revisions": revisions}, taught=False)
     choose = random.Random(job.seed)
-    anchors = prepare_anchors(policy, job.anchors or default_anchors(Path(job.model_dir)))
+    anchors = [Anchor(ids) for ids in job.anchors] or default_anchors(policy)
     optimizer = make_optimizer(policy, settings, rate, parent)
     metrics: dict[str, Any] = {"lr": rate, "mismatch": mismatch(prepared), "steps": []}
     metrics["revisions"] = revisions
@@ -101,7 +103,7 @@ def run_update(
         choose.shuffle(order)
         for at in range(0, len(order), int(settings["micro_batch"])):
             part = [teaching[i] for i in order[at : at + int(settings["micro_batch"])]]
-            pulled = choose.sample(anchors, min(2, len(anchors)))
+            pulled = choose.sample(anchors, min(ANCHORS, len(anchors)))
             metrics["steps"].append(step(policy, optimizer, part, pulled, settings))
     out = Path(job.out_dir)
     out.mkdir(parents=True, exist_ok=True)
@@ -180,9 +182,7 @@ def step(
     torch.autograd.backward(hidden_ND, leaf_ND.grad)
     weight = float(settings["anchor_kl"])
     if weight and anchors:
-        anchor_ND = policy.hidden_ND([a.ids for a in anchors], [1] * len(anchors))
-        reference_NV = torch.cat([a.reference_logp_TV for a in anchors])
-        pull = losses.forward_kl_T(policy.logp_NV(anchor_ND), reference_NV).mean()
+        pull = anchor_kl(policy, anchors)
         torch.autograd.backward(weight * pull)
         totals["anchor"] = float(pull.detach())
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters, 1.0)
@@ -190,6 +190,14 @@ def step(
         raise TrainingError("a gradient is not finite")
     optimizer.step()
     return {**totals, "grad_norm": float(norm)}
+
+
+def anchor_kl(policy: Policy, anchors: Sequence[Anchor]) -> Tensor:
+    """KL(base ‖ policy) a token over the anchors; base's view is cheaper to compute than to keep."""
+    rows, starts = [a.ids for a in anchors], [a.start for a in anchors]
+    with torch.no_grad(), policy.as_base():
+        base_NV = policy.logp_NV(policy.hidden_ND(rows, starts))
+    return losses.forward_kl_T(policy.logp_NV(policy.hidden_ND(rows, starts)), base_NV).mean()
 
 
 def components(item: Prepared, where: slice, logp_TV: Tensor, settings: dict[str, Any]) -> dict[str, Tensor]:
