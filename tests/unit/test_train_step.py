@@ -169,6 +169,25 @@ def test_a_turn_that_breaks_the_look_ahead_is_left_to_the_update(tmp_path: Path)
     assert step().did == "waiting"
 
 
+def test_the_learners_verdicts_go_with_the_job_and_survive_a_kill(bench: Bench) -> None:
+    bench.correct("a", "b", "c")
+    bench.correct("d", score=1)
+    bench.trainer.killed = True
+    with pytest.raises(Killed):
+        bench.step()
+    bench.trainer.killed = False
+    bench.correct("e")
+    bench.step()
+    first, again = bench.trainer.jobs
+    assert [(h.learner, h.answer, h.score) for h in first.history] == [
+        ("ann", "answer a", -1),
+        ("ann", "answer b", -1),
+        ("ann", "answer c", -1),
+        ("ann", "answer d", 1),
+    ]
+    assert again.history == first.history
+
+
 def test_the_next_update_starts_from_the_version_in_force(bench: Bench) -> None:
     bench.correct("a", "b", "c", "d")
     bench.step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from torch import Tensor
 
 from instar.records import Origin, WeightedSample
 from instar.trainers import revise
+from instar.trainers.policy import Policy
 from instar.trainers.revise import Reviser
 from instar.trainers.sampling import Answer
 from tests.kit.samples import weighted
+from tests.kit.tiny_model import write_tiny_model
 
 PROMPT, HINTED, STOP = [30, 40, 50], [99, 30, 40, 50], 2
 REJECTED = [60, 70, 80, 90, STOP]
@@ -49,7 +51,29 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, float]]:
     monkeypatch.setattr(revise, "canaries", lambda model_dir: canary)
     monkeypatch.setattr(revise, "token_logp", token_logp)
     monkeypatch.setattr(revise, "sample", sample)
+    monkeypatch.setattr(revise, "ChatFormat", Letters)
+    monkeypatch.setattr(Reviser, "_endings", lambda self, asking: [])
     return known
+
+
+class Letters:
+    """Ids as text."""
+
+    def __init__(self, model_dir: Path) -> None: ...
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+@dataclass(frozen=True)
+class Likes:
+    """A scorer that accepts answers which begin so."""
+
+    beginning: str
+    accuracy: float = 1.0
+
+    def accepts(self, question: str, answer: str) -> bool:
+        return answer.startswith(self.beginning)
 
 
 sampled: list[int] = []
@@ -71,8 +95,8 @@ def asking(*revisions: list[int]) -> WeightedSample:
     )
 
 
-def chosen(sample: WeightedSample) -> list[int] | None:
-    found = Reviser(StandIn(), max_tokens=8).revise([sample])  # type: ignore[arg-type]
+def chosen(sample: WeightedSample, scorer: Any = None) -> list[int] | None:
+    found = Reviser(StandIn(), max_tokens=8).revise([sample], {"": scorer})  # type: ignore[arg-type]
     return found[0].response_ids if found else None
 
 
@@ -85,15 +109,36 @@ def test_the_revision_that_heeds_the_words_most_is_learned(scores: dict[int, tup
 
 
 def test_heeding_the_words_off_the_subject_is_not_learned(scores: dict[int, tuple[float, float]]) -> None:
-    scores.update({10: (0.2, 0.9), 20: (5.0, 0.4)})
+    scores.update({10: (0.2, 0.9), 20: (5.0, 0.2)})
     assert chosen(asking(GOOD, BETTER)) == GOOD
 
 
 def test_an_answer_no_better_than_the_rejected_one_is_not_learned(
     scores: dict[int, tuple[float, float]],
 ) -> None:
-    scores.update({10: (0.0, 0.9), 20: (0.6, 0.5)})
+    scores.update({10: (0.0, 0.9), 20: (0.6, 0.2)})
     assert chosen(asking(GOOD, BETTER)) is None
+
+
+def test_gibberish_that_heeds_the_words_is_not_learned(scores: dict[int, tuple[float, float]]) -> None:
+    rejected, slow = revise.Score(-1.0, 0.0, 0.5, 9.0, 9.0), revise.FLUENCY_SLACK
+    assert revise.Score(-1.0 - slow + 0.01, 9.0, 0.5, 9.0, 9.0).keeps_up_with(rejected)
+    assert not revise.Score(-1.0 - slow - 0.01, 9.0, 0.5, 9.0, 9.0).keeps_up_with(rejected)
+
+
+def test_what_pleases_the_learner_counts_more_than_the_words(scores: dict[int, tuple[float, float]]) -> None:
+    scores.update({10: (-0.5, 0.9), 20: (0.6, 0.6)})
+    assert chosen(asking(GOOD, BETTER)) == BETTER
+    assert chosen(asking(GOOD, BETTER), Likes("10 ")) == GOOD
+    assert chosen(asking(GOOD, BETTER), Likes("nothing")) is None
+
+
+def test_of_those_that_please_the_one_that_says_most_about_the_request_is_learned(
+    scores: dict[int, tuple[float, float]],
+) -> None:
+    longer = [20, *range(100, 120), STOP]
+    scores.update({10: (9.0, 0.7), 20: (0.1, 0.6)})
+    assert chosen(asking(GOOD, longer), Likes("")) == longer
 
 
 def test_base_may_find_the_revision_itself(scores: dict[int, tuple[float, float]]) -> None:
@@ -114,7 +159,7 @@ def test_the_lesson_is_learned_without_the_hint_and_weighs_what_was_asked(
 ) -> None:
     scores[10] = (0.2, 0.9)
     reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
-    (lesson,) = reviser.revise([asking(GOOD), weighted("t2")])
+    (lesson,) = reviser.revise([asking(GOOD), weighted("t2")], {})
     assert (lesson.prompt_ids, lesson.origin, lesson.logprobs) == (PROMPT, Origin.REVISION, [])
     assert sum(lesson.nll_T) == pytest.approx(1.0)
     assert not any([*lesson.pg_T, *lesson.distill_T, *lesson.kl_T])
@@ -131,7 +176,27 @@ def test_of_two_that_heed_the_words_the_one_that_says_more_is_learned(
 def test_the_last_token_counts_for_the_words_but_not_for_the_subject() -> None:
     own, hinted, other = (torch.tensor([-1.0, -1.0, end]) for end in (-9.0, -1.0, -20.0))
     found = revise.score_from(own, hinted, other)
-    assert (found.hint, found.margin, found.whole) == (0.0, 0.0, 8.0)
+    assert found == revise.Score(fluency=-1.0, hint=0.0, margin=0.0, subject=0.0, whole=8.0)
+
+
+@pytest.mark.timeout(100)
+def test_the_rejected_answer_is_ended_where_the_words_make_an_end_likely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(write_tiny_model(tmp_path), rank=4, alpha=8)
+    stops = torch.full((13, 259), -9.0)
+    stops[5, STOP], stops[9, STOP], stops[2, STOP], stops[12, STOP], stops[7, STOP] = (
+        -1.0,
+        -2.0,
+        -0.5,
+        -0.1,
+        -4.5,
+    )
+    monkeypatch.setattr(policy, "hidden_ND", lambda rows, starts: stops)
+    monkeypatch.setattr(policy, "logp_NV", lambda hidden: hidden)
+    body = list(range(60, 72))
+    found = Reviser(policy, max_tokens=8)._endings(replace(asking(), response_ids=[*body, STOP]))
+    assert found == [[*body[:5], STOP], [*body[:9], STOP]]
 
 
 def test_a_revision_is_looked_for_once_and_the_same_in_any_company(
@@ -142,10 +207,11 @@ def test_a_revision_is_looked_for_once_and_the_same_in_any_company(
     first, second = Reviser(StandIn(), max_tokens=8), Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
     asked = [asking(GOOD), replace(asking(BETTER), prompt_ids=[30, 40, 50, 55])]
     first.revision(asked[1])
-    first.revise(asked)
-    assert len(sampled) == 2
-    second.revise(asked)
-    assert sampled == [sampled[0], sampled[1], sampled[1], sampled[0]]
+    first.revise(asked, {})
+    assert len(sampled) == 4
+    second.revise(asked, {})
+    assert sampled == [*sampled[:4], *sampled[2:4], *sampled[:2]]
+    assert sampled[0] != sampled[2]
 
 
 @pytest.mark.usefixtures("scores")
@@ -156,7 +222,7 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(asking(), prompt_ids=[1, 30, 40, 50])
     for asked in (asking(), other, other, asking()):
         reviser.revision(asked)
-    assert len(sampled) == 3
+    assert len(sampled) == 2 * 3
 
 
 def test_an_answer_to_the_correction_that_comes_later_is_still_considered(
@@ -167,4 +233,4 @@ def test_an_answer_to_the_correction_that_comes_later_is_still_considered(
     reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
     assert reviser.revision(asking()) == [5, 6, 7, 8, STOP]
     assert reviser.revision(asking(BETTER)) == BETTER
-    assert len(sampled) == 1
+    assert len(sampled) == 2

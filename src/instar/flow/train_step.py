@@ -18,8 +18,11 @@ from instar.config import Settings
 from instar.errors import TrainingError
 from instar.flow.publish import METHOD_STATE, Publisher
 from instar.ports import Method, Registry, Store, TeacherPrompts, Trainer
-from instar.records import BASE, Origin, Sample, Update, UpdateJob, WeightedSample
+from instar.records import BASE, JudgedAnswer, Origin, Sample, Update, UpdateJob, WeightedSample
 from instar.runtime import Clock
+
+HISTORY = 96
+"""Verdicts of a learner, the newest, that an update may use to tell what pleases them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +134,17 @@ class TrainStep:
             "number": number,
             "scale": scale,
             "samples": [asdict(w) for w in weighted],
+            "history": [asdict(h) for h in self._history(samples)],
             "method_state": new_state,
             "settings": self._job_settings(scale),
         }
         passes = self.settings.train.passes
         update = self.store.begin_update(turn_ids, parent, json.dumps(job), scale=scale, passes=passes)
         return self._compute(update, job)
+
+    def _history(self, samples: Sequence[Sample]) -> list[JudgedAnswer]:
+        learners = dict.fromkeys(s.learner for s in samples)
+        return [h for learner in learners for h in self.store.verdicts(learner, HISTORY)]
 
     def _parent(self) -> str:
         """The version in force; base, if that one was trained from another model than is served now."""
@@ -180,6 +188,7 @@ class TrainStep:
             out_dir=str(self.settings.work_dir / update.id),
             seed=self.settings.train.seed + job["number"],
             samples=samples,
+            history=[JudgedAnswer(**h) for h in job.get("history", [])],
             settings=job["settings"],
         )
 

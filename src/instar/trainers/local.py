@@ -21,8 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from instar.errors import TrainingError
-from instar.records import UpdateJob, UpdateResult, WeightedSample
+from instar.records import JudgedAnswer, UpdateJob, UpdateResult, WeightedSample
 from instar.trainers import losses
+from instar.trainers.answer_scorer import AnswerScorer, fit_scorer
 from instar.trainers.gate import Gate
 from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.prepare import (
@@ -51,7 +52,7 @@ def look_ahead(job: UpdateJob) -> None:
     policy, _, reviser = parts(job)
     default_anchors(policy)
     for asking in filter(asks, job.samples):
-        reviser.revision(asking)
+        reviser.look(asking)
 
 
 def parts(job: UpdateJob) -> tuple[Policy, Gate, Reviser]:
@@ -83,7 +84,8 @@ def run_update(
         policy.load(parent)
     settings = job.settings
     reviser = reviser or Reviser(policy, max_tokens=int(settings["revision_tokens"]))
-    revised = reviser.revise(job.samples)
+    scorers = scorers_of(job.history)
+    revised = reviser.revise(job.samples, scorers)
     revisions = {"asked": sum(map(asks, job.samples)), "found": len(revised)}
     samples = [*job.samples, *revised]
     looked = time.monotonic()
@@ -98,6 +100,7 @@ def run_update(
     optimizer = make_optimizer(policy, settings, rate, parent)
     metrics: dict[str, Any] = {"lr": rate, "mismatch": mismatch(prepared), "steps": []}
     metrics["revisions"] = revisions
+    metrics["scorers"] = {learner: s.accuracy if s else None for learner, s in scorers.items()}
     for _ in range(int(settings["passes"])):
         order = list(range(len(teaching)))
         choose.shuffle(order)
@@ -114,6 +117,12 @@ def run_update(
     metrics["revise_s"], metrics["train_s"] = looked - began, trained - looked
     metrics["gate_s"] = time.monotonic() - trained
     return UpdateResult(job.update_id, ok=True, metrics=metrics, gate=report)
+
+
+def scorers_of(history: Sequence[JudgedAnswer]) -> dict[str, AnswerScorer | None]:
+    """One for each learner, fitted on their own verdicts; None where it cannot tell what pleases them."""
+    learners = dict.fromkeys(h.learner for h in history)
+    return {learner: fit_scorer([h for h in history if h.learner == learner]) for learner in learners}
 
 
 def check(job: UpdateJob) -> None:

@@ -1,17 +1,20 @@
 """What should the model have said? The best answer that it can find itself, chosen without knowing the wish.
 
-Candidates are our own answer to the user's correction, which was served anyway, and one answer of base to the request
-with the user's words in front of it. Both are scored by the frozen base:
+Candidates are our own answer to the user's correction, which was served anyway; some answers of base to the request
+with the user's words in front of it; and the rejected answer, ended earlier where these words make an end likely. All
+are scored by the frozen base:
 
-    hint     mean over tokens of log p(answer | words + request) − log p(answer | request): does it show the words?
-    margin   mean over tokens of log p(answer | request) − log p(answer | other requests): is it about the request?
-    whole    what the whole answer and its end say of both, in nats; so a longer answer that still heeds the words
-             is worth more than a shorter one
+    fluency  mean log p(answer | request) a token: is it language?
+    margin   mean log p(answer | request) − log p(answer | other requests) a token: is it about the request?
+    hint     mean log p(answer | words + request) − log p(answer | request) a token: does it show the words?
+    whole    what the whole answer and its end say of the words and of the request, in nats
 
-A candidate must beat the rejected answer in hint and margin; of those that do, the one with the largest whole is
-learned. A hint that the model cannot follow on the subject yields no candidate, and then nothing is learned from it.
+A candidate must keep up with the rejected answer in fluency and margin. Where the learner's verdicts so far can tell an
+answer that pleases from one that does not (answer_scorer.py), it must be one that pleases, and of those the one that
+says most about the request is learned. Elsewhere it must show the words more than the rejected answer does, and the
+one with the largest whole is learned. If there is none, nothing is learned from the correction.
 
-All of this rests on base alone. A revision holds for any update, so it is looked for as soon as its turn is judged
+Candidates and scores rest on base alone. They hold for any update, so they are looked for as soon as a turn is judged
 and remembered until a batch is full.
 """
 
@@ -19,13 +22,16 @@ from __future__ import annotations
 
 import statistics
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
+from instar.chat_format import ChatFormat
 from instar.methods.weights import lesson_T
 from instar.records import Origin, WeightedSample
+from instar.trainers.answer_scorer import AnswerScorer
 from instar.trainers.gate import canaries, loops, token_logp
 from instar.trainers.policy import Policy
 from instar.trainers.sampling import sample
@@ -33,8 +39,16 @@ from instar.trainers.sampling import sample
 FEWEST_TOKENS = 4
 OTHERS = 3
 """How many other requests an answer is held against."""
-TEMPERATURE = 0.3
-"""Low: a revision is a model answer to learn from, not a try."""
+TRIES = ((0.3, 1), (0.7, 3))
+"""Temperatures of base's own tries, and how many of each. A low one gives the most fluent."""
+ENDINGS = 4
+"""Most places where the rejected answer is ended earlier."""
+LEAST_STOP = 0.02
+"""Probability of stopping, with the user's words in front, from which a place counts as an end."""
+FLUENCY_SLACK = 0.2
+"""Nats a token that a revision may be less fluent than the rejected answer."""
+MARGIN_SHARE = 0.5
+"""Share of the rejected answer's margin that a revision must have."""
 SUBJECT = 0.3
 """Worth of a nat about the request, beside one about the user's words."""
 REMEMBERED = 256
@@ -43,21 +57,27 @@ REMEMBERED = 256
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`hint` and `margin` in nats a token, `whole` in nats."""
+    """`fluency`, `hint` and `margin` in nats a token; `subject` and `whole` in nats."""
 
+    fluency: float
     hint: float
     margin: float
+    subject: float
     whole: float
 
-    def beats(self, other: Score) -> bool:
-        return self.hint > other.hint and self.margin > other.margin
+    def keeps_up_with(self, rejected: Score) -> bool:
+        return (
+            self.fluency >= rejected.fluency - FLUENCY_SLACK
+            and self.margin > 0
+            and self.margin >= MARGIN_SHARE * rejected.margin
+        )
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one rejected answer: base's own try with the hint, and scores by answer."""
+    """What is known of one rejected answer: candidates that need no later turn, and scores by answer."""
 
-    hinted: list[int]
+    candidates: list[list[int]]
     scores: dict[tuple[int, ...], Score] = field(default_factory=dict)
 
 
@@ -66,28 +86,44 @@ class Reviser:
 
     def __init__(self, policy: Policy, *, max_tokens: int) -> None:
         self._policy = policy
+        self._chat = ChatFormat(policy.model_dir)
         self._canary = canaries(policy.model_dir)
         self._max_tokens = max_tokens
         self._known: dict[str, _Known] = {}
 
-    def revise(self, samples: Sequence[WeightedSample]) -> list[WeightedSample]:
-        """One more sample for each that asks for a revision and gets one."""
-        found = [(s, self.revision(s)) for s in samples if asks(s)]
+    def revise(
+        self, samples: Sequence[WeightedSample], scorers: Mapping[str, AnswerScorer | None]
+    ) -> list[WeightedSample]:
+        """One more sample for each that asks for a revision and gets one. `scorers` by learner."""
+        found = [(s, self.revision(s, scorers.get(s.learner))) for s in samples if asks(s)]
         return [_as_lesson(s, ids) for s, ids in found if ids]
 
-    def revision(self, asking: WeightedSample) -> list[int] | None:
+    def look(self, asking: WeightedSample) -> None:
+        """Find and score the candidates, for a revision that is asked for later."""
+        self._scored(asking)
+
+    def revision(self, asking: WeightedSample, scorer: AnswerScorer | None = None) -> list[int] | None:
         """Ids of the answer that should have been given; None if there is none to be had.
 
         The same turn gives the same revision, alone or in a batch, now or later.
         """
+        rejected, candidates = self._scored(asking)
+        good = [(score, ids) for score, ids in candidates if score.keeps_up_with(rejected)]
+        if scorer is not None:
+            pleasing = [
+                (s.subject, c) for s, c in good if scorer.accepts(asking.question, self._chat.decode(c))
+            ]
+        else:
+            pleasing = [(s.whole, c) for s, c in good if s.hint > rejected.hint]
+        return max(pleasing)[1] if pleasing else None
+
+    def _scored(self, asking: WeightedSample) -> tuple[Score, list[tuple[Score, list[int]]]]:
+        """The rejected answer's score, and the sane candidates with theirs."""
         with self._policy.as_base():
             known = self._known_of(asking)
-            sane = [c for c in [*asking.revisions, known.hinted] if self._is_sane(c)]
-            if not sane:
-                return None
-            rejected, *scores = self._scores(asking, known, [asking.response_ids, *sane])
-        better = [(s.whole, c) for s, c in zip(scores, sane, strict=True) if s.beats(rejected)]
-        return max(better)[1] if better else None
+            sane = [c for c in [*asking.revisions, *known.candidates] if self._is_sane(c)]
+            rejected, *scores = (self._score(asking, known, a) for a in [asking.response_ids, *sane])
+        return rejected, list(zip(scores, sane, strict=True))
 
     def _known_of(self, asking: WeightedSample) -> _Known:
         """The answer to the correction may come after the first look; what was found before stays."""
@@ -95,20 +131,39 @@ class Reviser:
         if key not in self._known:
             while len(self._known) >= REMEMBERED:
                 del self._known[next(iter(self._known))]
-            self._known[key] = _Known(self._hinted_answer(asking, seed=zlib.crc32(key.encode())))
+            tries = self._tries(asking, seed=zlib.crc32(key.encode()))
+            self._known[key] = _Known([*tries, *self._endings(asking)])
         return self._known[key]
 
-    def _hinted_answer(self, asking: WeightedSample, seed: int) -> list[int]:
-        """Base's own answer to the hinted request; one that does not end counts as none."""
-        (answer,) = sample(
-            self._policy,
-            [asking.teacher_prompt_ids or []],
-            stop_ids=self._canary.stop_ids,
-            max_tokens=self._max_tokens,
-            temperature=TEMPERATURE,
-            seed=seed,
-        )
-        return answer.ids if answer.ended else []
+    def _tries(self, asking: WeightedSample, seed: int) -> list[list[int]]:
+        """Base's own answers to the hinted request; those that do not end count as none."""
+        found = []
+        for temperature, count in TRIES:
+            found += sample(
+                self._policy,
+                [asking.teacher_prompt_ids or []] * count,
+                stop_ids=self._canary.stop_ids,
+                max_tokens=self._max_tokens,
+                temperature=temperature,
+                seed=seed,
+            )
+        return [answer.ids for answer in found if answer.ended]
+
+    @torch.no_grad()
+    def _endings(self, asking: WeightedSample) -> list[list[int]]:
+        """The rejected answer up to each of the likeliest places to stop, shortest first."""
+        body, prompt = self._body(asking.response_ids), asking.teacher_prompt_ids or []
+        stop = self._canary.stop_ids
+        hidden_TD = self._policy.hidden_ND([[*prompt, *body, stop[0]]], [len(prompt)])
+        stops_T = self._policy.logp_NV(hidden_TD)[:, stop].exp().sum(-1)
+        stops_T = stops_T[: len(body)]  # at its own end it is the rejected answer itself
+        likeliest = stops_T.topk(min(ENDINGS, len(stops_T)))
+        places = [
+            int(at)
+            for p, at in zip(likeliest.values, likeliest.indices, strict=True)
+            if p >= LEAST_STOP and at >= FEWEST_TOKENS
+        ]
+        return [[*body[:at], stop[0]] for at in sorted(places)]
 
     def _is_sane(self, ids: Sequence[int]) -> bool:
         body = self._body(ids)
@@ -117,26 +172,24 @@ class Reviser:
     def _body(self, ids: Sequence[int]) -> list[int]:
         return [i for i in ids if i not in self._canary.stop_ids]
 
-    def _scores(self, asking: WeightedSample, known: _Known, answers: Sequence[list[int]]) -> list[Score]:
-        bodies = [self._body(a) for a in answers]
-        for body in bodies:
-            if tuple(body) not in known.scores:
-                known.scores[tuple(body)] = self._score(asking, body)
-        return [known.scores[tuple(body)] for body in bodies]
-
-    def _score(self, asking: WeightedSample, body: Sequence[int]) -> Score:
-        prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.prompts[:OTHERS]]
-        whole = [*body, self._canary.stop_ids[0]]
-        return score_from(*token_logp(self._policy, prompts, [whole] * len(prompts)))
+    def _score(self, asking: WeightedSample, known: _Known, answer: Sequence[int]) -> Score:
+        body = self._body(answer)
+        if tuple(body) not in known.scores:
+            prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.prompts[:OTHERS]]
+            whole = [*body, self._canary.stop_ids[0]]
+            known.scores[tuple(body)] = score_from(*token_logp(self._policy, prompts, [whole] * len(prompts)))
+        return known.scores[tuple(body)]
 
 
 def score_from(own_T: Tensor, hinted_T: Tensor, *others: Tensor) -> Score:
     """From log-probs of an answer and its stop token, which says when to end but not what is talked about."""
-    body = slice(0, len(own_T) - 1)
-    margin = float(own_T[body].mean()) - statistics.fmean(float(o[body].mean()) for o in others)
+    length = len(own_T) - 1
+    fluency = float(own_T[:length].mean())
+    margin = fluency - statistics.fmean(float(o[:length].mean()) for o in others)
     words_T = hinted_T - own_T
-    whole = float(words_T.sum()) + SUBJECT * margin * (len(own_T) - 1)
-    return Score(float(words_T[body].mean()), margin, whole)
+    subject = margin * length
+    whole = float(words_T.sum()) + SUBJECT * subject
+    return Score(fluency, float(words_T[:length].mean()), margin, subject, whole)
 
 
 def asks(sample: WeightedSample) -> bool:
