@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -132,3 +134,19 @@ def test_an_answer_ends_at_a_stop_token_and_the_others_go_on(policy: Policy) -> 
     if stop not in greedy[1].ids:
         assert other.ids == greedy[1].ids
         assert not other.ended
+
+
+def test_enough_answers_end_the_batch_and_each_has_its_own_temperature(policy: Policy) -> None:
+    prompts = [[30, 40, 50]] * 4
+    given: dict[str, Any] = {"stop_ids": list(range(3, 90)), "max_tokens": 40, "seed": 5}
+    alone = sample(policy, prompts[:2], temperature=0.0, **given)
+    mixed = sample(policy, prompts, temperature=(0.0, 0.0, 1.5, 1.5), **given)
+    assert [a.ids for a in mixed[:2]] == [a.ids for a in alone]
+    assert mixed[2].ids != mixed[3].ids
+    assert all(a.ended for a in mixed)
+    few = sample(policy, prompts, temperature=1.5, enough=1, **given)
+    lengths = sorted(len(a.ids) for a in few)
+    assert any(a.ended for a in few)
+    assert (
+        lengths[0] == lengths[-1] < max(len(a.ids) for a in sample(policy, prompts, temperature=1.5, **given))
+    )

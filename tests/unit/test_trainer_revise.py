@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from instar.records import Origin, WeightedSample
 from instar.trainers import revise
+from instar.trainers.gate import token_logp
 from instar.trainers.policy import Policy
-from instar.trainers.revise import Reviser
+from instar.trainers.revise import Reviser, View
 from instar.trainers.sampling import Answer
 from tests.kit.samples import weighted
 from tests.kit.tiny_model import write_tiny_model
@@ -38,21 +38,17 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, float]]:
     """First token of an answer → (hint, margin), as base would find them; base's own revision begins with 5."""
     known: dict[int, tuple[float, float]] = {60: (0.0, 0.5), 5: (-1.0, -1.0)}
 
-    def token_logp(policy: Any, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> list[Tensor]:
-        found = []
-        for prompt, answer in zip(prompts, answers, strict=True):
-            assert answer.index(STOP) == len(answer) - 1
-            hint, margin = known[answer[0]]
-            value = {tuple(PROMPT): -2.0, tuple(HINTED): -2.0 + hint}.get(tuple(prompt), -2.0 - margin)
-            found.append(torch.full((len(answer),), value))
-        return found
+    def view_of(self: Reviser, asking: WeightedSample, body: Sequence[int]) -> View:
+        assert STOP not in body
+        hint, margin = known[body[0]]
+        rows = [-2.0, -2.0 + hint, *[-2.0 - margin] * 3]
+        return View(torch.tensor([[row] * len(body) for row in rows]), torch.full((5, len(body) + 1), -9.0))
 
     canary = type("Canary", (), {"prompts": [[1], [3], [4]], "stop_ids": [STOP]})
     monkeypatch.setattr(revise, "canaries", lambda model_dir: canary)
-    monkeypatch.setattr(revise, "token_logp", token_logp)
+    monkeypatch.setattr(Reviser, "_view_of", view_of)
     monkeypatch.setattr(revise, "sample", sample)
     monkeypatch.setattr(revise, "ChatFormat", Letters)
-    monkeypatch.setattr(Reviser, "_endings", lambda self, asking: [])
     return known
 
 
@@ -173,30 +169,31 @@ def test_of_two_that_heed_the_words_the_one_that_says_more_is_learned(
     assert chosen(asking(GOOD, longer)) == longer
 
 
-def test_the_last_token_counts_for_the_words_but_not_for_the_subject() -> None:
-    own, hinted, other = (torch.tensor([-1.0, -1.0, end]) for end in (-9.0, -1.0, -20.0))
-    found = revise.score_from(own, hinted, other)
+def test_the_end_counts_for_the_words_but_not_for_the_subject() -> None:
+    stop = torch.full((5, 3), -9.0)
+    stop[1, 2] = -1.0
+    found = View(torch.full((5, 2), -1.0), stop).score(2)
     assert found == revise.Score(fluency=-1.0, hint=0.0, margin=0.0, subject=0.0, whole=8.0)
 
 
+def test_the_rejected_answer_is_ended_where_the_words_make_an_end_likely() -> None:
+    stop = torch.full((5, 13), -9.0)
+    for at, logp in {5: -1.0, 9: -2.0, 2: -0.5, 12: -0.1, 7: -4.5}.items():
+        stop[1, at] = logp
+    assert View(torch.zeros((5, 12)), stop).endings() == [5, 9]
+
+
 @pytest.mark.timeout(100)
-def test_the_rejected_answer_is_ended_where_the_words_make_an_end_likely(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_beginning_scores_as_the_same_text_alone(tmp_path: Path) -> None:
     policy = Policy(write_tiny_model(tmp_path), rank=4, alpha=8)
-    stops = torch.full((13, 259), -9.0)
-    stops[5, STOP], stops[9, STOP], stops[2, STOP], stops[12, STOP], stops[7, STOP] = (
-        -1.0,
-        -2.0,
-        -0.5,
-        -0.1,
-        -4.5,
-    )
-    monkeypatch.setattr(policy, "hidden_ND", lambda rows, starts: stops)
-    monkeypatch.setattr(policy, "logp_NV", lambda hidden: hidden)
+    reviser = Reviser(policy, max_tokens=8)
+    asked = replace(asking(), prompt_ids=[30, 40, 50], teacher_prompt_ids=[99, 30, 40, 50])
     body = list(range(60, 72))
-    found = Reviser(policy, max_tokens=8)._endings(replace(asking(), response_ids=[*body, STOP]))
-    assert found == [[*body[:5], STOP], [*body[:9], STOP]]
+    part, alone = reviser._view_of(asked, body).score(5), reviser._view_of(asked, body[:5]).score(5)
+    for name in ("fluency", "hint", "margin", "subject", "whole"):
+        assert getattr(part, name) == pytest.approx(getattr(alone, name), abs=0.02)
+    own = token_logp(policy, [[30, 40, 50]], [[*body[:5], STOP]])[0]
+    assert part.fluency == pytest.approx(float(own[:5].mean()), abs=0.02)
 
 
 def test_a_revision_is_looked_for_once_and_the_same_in_any_company(
@@ -208,10 +205,10 @@ def test_a_revision_is_looked_for_once_and_the_same_in_any_company(
     asked = [asking(GOOD), replace(asking(BETTER), prompt_ids=[30, 40, 50, 55])]
     first.revision(asked[1])
     first.revise(asked, {})
-    assert len(sampled) == 4
+    assert len(sampled) == 2
     second.revise(asked, {})
-    assert sampled == [*sampled[:4], *sampled[2:4], *sampled[:2]]
-    assert sampled[0] != sampled[2]
+    assert sampled == [sampled[0], sampled[1], sampled[1], sampled[0]]
+    assert sampled[0] != sampled[1]
 
 
 @pytest.mark.usefixtures("scores")
@@ -222,7 +219,7 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(asking(), prompt_ids=[1, 30, 40, 50])
     for asked in (asking(), other, other, asking()):
         reviser.revision(asked)
-    assert len(sampled) == 2 * 3
+    assert len(sampled) == 3
 
 
 def test_an_answer_to_the_correction_that_comes_later_is_still_considered(
@@ -233,4 +230,4 @@ def test_an_answer_to_the_correction_that_comes_later_is_still_considered(
     reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
     assert reviser.revision(asking()) == [5, 6, 7, 8, STOP]
     assert reviser.revision(asking(BETTER)) == BETTER
-    assert len(sampled) == 2
+    assert len(sampled) == 1

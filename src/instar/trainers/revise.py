@@ -20,7 +20,6 @@ and remembered until a batch is full.
 
 from __future__ import annotations
 
-import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,15 +31,18 @@ from instar.chat_format import ChatFormat
 from instar.methods.weights import lesson_T
 from instar.records import Origin, WeightedSample
 from instar.trainers.answer_scorer import AnswerScorer
-from instar.trainers.gate import canaries, loops, token_logp
+from instar.trainers.gate import canaries, loops
 from instar.trainers.policy import Policy
+from instar.trainers.prepare import CHUNK
 from instar.trainers.sampling import sample
 
 FEWEST_TOKENS = 4
 OTHERS = 3
 """How many other requests an answer is held against."""
-TRIES = ((0.3, 1), (0.7, 3))
-"""Temperatures of base's own tries, and how many of each. A low one gives the most fluent."""
+TRIES = (0.3, 0.3, 0.7, 0.7)
+"""Temperatures of base's own tries: low ones are fluent, high ones differ."""
+ENOUGH = 3
+"""Tries that must end; the last one may be rambling."""
 ENDINGS = 4
 """Most places where the rejected answer is ended earlier."""
 LEAST_STOP = 0.02
@@ -73,12 +75,42 @@ class Score:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """An answer of T tokens as base sees it after P prompts: the request, the hinted request, other requests.
+
+    `logp_PT` are log-probs of its tokens, `stop_PS` of stopping before each of them and at the end (S = T + 1).
+    """
+
+    logp_PT: Tensor
+    stop_PS: Tensor
+
+    def score(self, length: int) -> Score:
+        """Of the answer's first `length` tokens, and of ending there."""
+        mean_P = self.logp_PT[:, :length].mean(1)
+        margin = float(mean_P[0] - mean_P[2:].mean())
+        words = float((self.logp_PT[1, :length] - self.logp_PT[0, :length]).sum())
+        words += float(self.stop_PS[1, length] - self.stop_PS[0, length])
+        subject = margin * length
+        return Score(
+            float(mean_P[0]), float(mean_P[1] - mean_P[0]), margin, subject, words + SUBJECT * subject
+        )
+
+    def endings(self) -> list[int]:
+        """Lengths at which the words make an end likely, before the answer's own; shortest first."""
+        stop_T = self.stop_PS[1, :-1].exp()
+        likeliest = stop_T.topk(min(ENDINGS, len(stop_T)))
+        places = zip(likeliest.values.tolist(), likeliest.indices.tolist(), strict=True)
+        return sorted(at for p, at in places if p >= LEAST_STOP and at >= FEWEST_TOKENS)
+
+
 @dataclass(slots=True)
 class _Known:
-    """What is known of one rejected answer: candidates that need no later turn, and scores by answer."""
+    """What is known of one rejected answer: its view, base's own tries, views by candidate."""
 
-    candidates: list[list[int]]
-    scores: dict[tuple[int, ...], Score] = field(default_factory=dict)
+    rejected: View
+    tries: list[list[int]]
+    views: dict[tuple[int, ...], View] = field(default_factory=dict)
 
 
 class Reviser:
@@ -119,51 +151,39 @@ class Reviser:
 
     def _scored(self, asking: WeightedSample) -> tuple[Score, list[tuple[Score, list[int]]]]:
         """The rejected answer's score, and the sane candidates with theirs."""
+        body, stop = self._body(asking.response_ids), self._canary.stop_ids[0]
         with self._policy.as_base():
-            known = self._known_of(asking)
-            sane = [c for c in [*asking.revisions, *known.candidates] if self._is_sane(c)]
-            rejected, *scores = (self._score(asking, known, a) for a in [asking.response_ids, *sane])
-        return rejected, list(zip(scores, sane, strict=True))
+            known = self._known_of(asking, body)
+            found = [
+                (self._view(asking, known, c).score(len(self._body(c))), c)
+                for c in [*asking.revisions, *known.tries]
+                if self._is_sane(c)
+            ]
+        ended = [(known.rejected.score(n), [*body[:n], stop]) for n in known.rejected.endings()]
+        return known.rejected.score(len(body)), [*found, *(e for e in ended if self._is_sane(e[1]))]
 
-    def _known_of(self, asking: WeightedSample) -> _Known:
+    def _known_of(self, asking: WeightedSample, body: Sequence[int]) -> _Known:
         """The answer to the correction may come after the first look; what was found before stays."""
         key = repr((asking.prompt_ids, asking.teacher_prompt_ids, asking.response_ids))
         if key not in self._known:
             while len(self._known) >= REMEMBERED:
                 del self._known[next(iter(self._known))]
-            tries = self._tries(asking, seed=zlib.crc32(key.encode()))
-            self._known[key] = _Known([*tries, *self._endings(asking)])
+            view = self._view_of(asking, body)
+            self._known[key] = _Known(view, self._tries(asking, seed=zlib.crc32(key.encode())))
         return self._known[key]
 
     def _tries(self, asking: WeightedSample, seed: int) -> list[list[int]]:
         """Base's own answers to the hinted request; those that do not end count as none."""
-        found = []
-        for temperature, count in TRIES:
-            found += sample(
-                self._policy,
-                [asking.teacher_prompt_ids or []] * count,
-                stop_ids=self._canary.stop_ids,
-                max_tokens=self._max_tokens,
-                temperature=temperature,
-                seed=seed,
-            )
+        found = sample(
+            self._policy,
+            [asking.teacher_prompt_ids or []] * len(TRIES),
+            stop_ids=self._canary.stop_ids,
+            max_tokens=self._max_tokens,
+            temperature=TRIES,
+            seed=seed,
+            enough=ENOUGH,
+        )
         return [answer.ids for answer in found if answer.ended]
-
-    @torch.no_grad()
-    def _endings(self, asking: WeightedSample) -> list[list[int]]:
-        """The rejected answer up to each of the likeliest places to stop, shortest first."""
-        body, prompt = self._body(asking.response_ids), asking.teacher_prompt_ids or []
-        stop = self._canary.stop_ids
-        hidden_TD = self._policy.hidden_ND([[*prompt, *body, stop[0]]], [len(prompt)])
-        stops_T = self._policy.logp_NV(hidden_TD)[:, stop].exp().sum(-1)
-        stops_T = stops_T[: len(body)]  # at its own end it is the rejected answer itself
-        likeliest = stops_T.topk(min(ENDINGS, len(stops_T)))
-        places = [
-            int(at)
-            for p, at in zip(likeliest.values, likeliest.indices, strict=True)
-            if p >= LEAST_STOP and at >= FEWEST_TOKENS
-        ]
-        return [[*body[:at], stop[0]] for at in sorted(places)]
 
     def _is_sane(self, ids: Sequence[int]) -> bool:
         body = self._body(ids)
@@ -172,24 +192,29 @@ class Reviser:
     def _body(self, ids: Sequence[int]) -> list[int]:
         return [i for i in ids if i not in self._canary.stop_ids]
 
-    def _score(self, asking: WeightedSample, known: _Known, answer: Sequence[int]) -> Score:
-        body = self._body(answer)
-        if tuple(body) not in known.scores:
-            prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.prompts[:OTHERS]]
-            whole = [*body, self._canary.stop_ids[0]]
-            known.scores[tuple(body)] = score_from(*token_logp(self._policy, prompts, [whole] * len(prompts)))
-        return known.scores[tuple(body)]
+    def _view(self, asking: WeightedSample, known: _Known, answer: Sequence[int]) -> View:
+        body = tuple(self._body(answer))
+        if body not in known.views:
+            known.views[body] = self._view_of(asking, body)
+        return known.views[body]
 
+    @torch.no_grad()
+    def _view_of(self, asking: WeightedSample, body: Sequence[int]) -> View:
+        prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.prompts[:OTHERS]]
+        stop = self._canary.stop_ids
+        hidden_ND = self._policy.hidden_ND([[*p, *body, stop[0]] for p in prompts], [len(p) for p in prompts])
+        seen = [self._read(hidden_SD, body) for hidden_SD in torch.split(hidden_ND, len(body) + 1)]
+        return View(torch.stack([logp_T for logp_T, _ in seen]), torch.stack([stop_S for _, stop_S in seen]))
 
-def score_from(own_T: Tensor, hinted_T: Tensor, *others: Tensor) -> Score:
-    """From log-probs of an answer and its stop token, which says when to end but not what is talked about."""
-    length = len(own_T) - 1
-    fluency = float(own_T[:length].mean())
-    margin = fluency - statistics.fmean(float(o[:length].mean()) for o in others)
-    words_T = hinted_T - own_T
-    subject = margin * length
-    whole = float(words_T.sum()) + SUBJECT * subject
-    return Score(fluency, float(words_T[:length].mean()), margin, subject, whole)
+    def _read(self, hidden_SD: Tensor, body: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Log-probs of the answer's tokens, shape (T,), and of stopping instead of each and at the end, (T + 1,)."""
+        token_S = torch.as_tensor([*body, self._canary.stop_ids[0]])
+        logp, stop = [], []
+        for at in range(0, len(token_S), CHUNK):
+            logp_SV = self._policy.logp_NV(hidden_SD[at : at + CHUNK])
+            logp.append(logp_SV.gather(-1, token_S[at : at + CHUNK, None])[:, 0])
+            stop.append(logp_SV[:, self._canary.stop_ids].logsumexp(-1))
+        return torch.cat(logp)[:-1], torch.cat(stop)
 
 
 def asks(sample: WeightedSample) -> bool:
