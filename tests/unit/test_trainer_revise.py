@@ -63,13 +63,13 @@ class Letters:
 
 @dataclass(frozen=True)
 class Likes:
-    """A scorer that accepts answers which begin so."""
+    """A scorer by the beginnings of answers."""
 
-    beginning: str
+    chances: dict[str, float]
     accuracy: float = 1.0
 
-    def accepts(self, question: str, answer: str) -> bool:
-        return answer.startswith(self.beginning)
+    def probability(self, question: str, answer: str) -> float:
+        return next((p for start, p in self.chances.items() if answer.startswith(start)), 0.1)
 
 
 sampled: list[int] = []
@@ -125,8 +125,8 @@ def test_gibberish_that_heeds_the_words_is_not_learned(scores: dict[int, tuple[f
 def test_what_pleases_the_learner_counts_more_than_the_words(scores: dict[int, tuple[float, float]]) -> None:
     scores.update({10: (-0.5, 0.9), 20: (0.6, 0.6)})
     assert chosen(asking(GOOD, BETTER)) == BETTER
-    assert chosen(asking(GOOD, BETTER), Likes("10 ")) == GOOD
-    assert chosen(asking(GOOD, BETTER), Likes("nothing")) is None
+    assert chosen(asking(GOOD, BETTER), Likes({"10 ": 0.9})) == GOOD
+    assert chosen(asking(GOOD, BETTER), Likes({})) is None
 
 
 def test_of_those_that_please_the_one_that_says_most_about_the_request_is_learned(
@@ -134,7 +134,10 @@ def test_of_those_that_please_the_one_that_says_most_about_the_request_is_learne
 ) -> None:
     longer = [20, *range(100, 120), STOP]
     scores.update({10: (9.0, 0.7), 20: (0.1, 0.6)})
-    assert chosen(asking(GOOD, longer), Likes("")) == longer
+    assert chosen(asking(GOOD, longer), Likes({"": 0.9})) == longer
+    doubtful = Likes({"10 ": 0.95, "20 ": 0.51})
+    scores.update({10: (9.0, 0.7), 20: (0.1, 0.2)})
+    assert chosen(asking(GOOD, [20, *range(100, 105), STOP]), doubtful) == GOOD
 
 
 def test_base_may_find_the_revision_itself(scores: dict[int, tuple[float, float]]) -> None:

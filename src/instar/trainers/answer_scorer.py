@@ -60,9 +60,6 @@ class AnswerScorer:
         """That the learner would accept the answer."""
         return float(self.head(features(question, answer, self.words)[None])[0])
 
-    def accepts(self, question: str, answer: str) -> bool:
-        return self.probability(question, answer) > 0.5
-
 
 def fit_scorer(history: Sequence[JudgedAnswer]) -> AnswerScorer | None:
     """The learner's scorer; None where there are too few verdicts, or it cannot tell them apart."""

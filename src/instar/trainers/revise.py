@@ -10,8 +10,9 @@ are scored by the frozen base:
     whole    what the whole answer and its end say of the words and of the request, in nats
 
 A candidate must keep up with the rejected answer in fluency and margin. Where the learner's verdicts so far can tell an
-answer that pleases from one that does not (answer_scorer.py), it must be one that pleases, and of those the one that
-says most about the request is learned. Elsewhere it must show the words more than the rejected answer does, and the
+answer that pleases from one that does not (answer_scorer.py), it must more likely please than not, and the one with the
+largest product of that probability and what it says about the request, in nats, is learned: the most about the request
+alone would choose at the border of what pleases. Elsewhere it must show the words more than the rejected answer does, and the
 one with the largest whole is learned. If there is none, nothing is learned from the correction.
 
 Candidates and scores rest on base alone. They hold for any update, so they are looked for as soon as a turn is judged
@@ -142,12 +143,11 @@ class Reviser:
         rejected, candidates = self._scored(asking)
         good = [(score, ids) for score, ids in candidates if score.keeps_up_with(rejected)]
         if scorer is not None:
-            pleasing = [
-                (s.subject, c) for s, c in good if scorer.accepts(asking.question, self._chat.decode(c))
-            ]
+            chances = [scorer.probability(asking.question, self._chat.decode(c)) for _, c in good]
+            worth = [(p * s.subject, c) for p, (s, c) in zip(chances, good, strict=True) if p > 0.5]
         else:
-            pleasing = [(s.whole, c) for s, c in good if s.hint > rejected.hint]
-        return max(pleasing)[1] if pleasing else None
+            worth = [(s.whole, c) for s, c in good if s.hint > rejected.hint]
+        return max(worth)[1] if worth else None
 
     def _scored(self, asking: WeightedSample) -> tuple[Score, list[tuple[Score, list[int]]]]:
         """The rejected answer's score, and the sane candidates with theirs."""
