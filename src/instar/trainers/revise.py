@@ -10,10 +10,10 @@ are scored by the frozen base:
     whole    what the whole answer and its end say of the words and of the request, in nats
 
 A candidate must keep up with the rejected answer in fluency and margin. Where the learner's verdicts so far can tell an
-answer that pleases from one that does not (answer_scorer.py), it must more likely please than not, and the one with the
-largest product of that probability and what it says about the request, in nats, is learned: the most about the request
-alone would choose at the border of what pleases. Elsewhere it must show the words more than the rejected answer does, and the
-one with the largest whole is learned. If there is none, nothing is learned from the correction.
+answer that pleases from one that does not (answer_scorer.py), it must more likely please than not, and the largest
+product of that probability and of what it says about the request, in nats, is learned: the most about the request alone
+would choose at the border of what pleases. Elsewhere it must show the words more than the rejected answer does, and the
+largest whole is learned. If there is none, nothing is learned from the correction.
 
 Candidates and scores rest on base alone. They hold for any update, so they are looked for as soon as a turn is judged
 and remembered until a batch is full.
