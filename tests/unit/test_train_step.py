@@ -46,7 +46,8 @@ class PaperTrainer:
         if self.error:
             raise TrainingError(self.error)
         if not self.taught:
-            return UpdateResult(job.update_id, True, {}, taught=False)
+            refused = {s.turn_id: "No answer was better." for s in job.samples}
+            return UpdateResult(job.update_id, True, {"revisions": {"refused": refused}}, taught=False)
         out = Path(job.out_dir)
         out.mkdir(parents=True, exist_ok=True)
         (out / "adapter_config.json").write_text(json.dumps({"seed": job.seed}))
@@ -274,7 +275,7 @@ def test_corrections_without_a_better_answer_are_used_up_and_say_so(bench: Bench
     bench.trainer.taught = False
     report = bench.step()
     assert report.did == "unused"
-    assert "better" in report.why
+    assert report.why == "Nothing was learned. No answer was better."
     assert bench.store.active_version() == "base"
     assert {t["reason"] for t in bench.store.turn_views()} == {"nothing_to_learn"}
     assert bench.step().did == "waiting"

@@ -15,7 +15,7 @@ from instar.records import Origin, WeightedSample
 from instar.trainers import revise
 from instar.trainers.gate import token_logp
 from instar.trainers.policy import Policy
-from instar.trainers.revise import Reviser, View
+from instar.trainers.revise import Reviser, Revision, View
 from instar.trainers.sampling import Answer
 from tests.kit.samples import weighted
 from tests.kit.tiny_model import write_tiny_model
@@ -92,8 +92,12 @@ def asking(*revisions: list[int]) -> WeightedSample:
 
 
 def chosen(sample: WeightedSample, scorer: Any = None) -> list[int] | None:
-    found = Reviser(StandIn(), max_tokens=8).revise([sample], {"": scorer})  # type: ignore[arg-type]
-    return found[0].response_ids if found else None
+    lesson = revised(sample, scorer).lesson
+    return lesson.response_ids if lesson else None
+
+
+def revised(sample: WeightedSample, scorer: Any = None) -> Revision:
+    return Reviser(StandIn(), max_tokens=8).revise(sample, scorer)  # type: ignore[arg-type]
 
 
 GOOD, BETTER = [10, 11, 12, 13, STOP], [20, 21, 22, 23, STOP]
@@ -114,6 +118,15 @@ def test_an_answer_no_better_than_the_rejected_one_is_not_learned(
 ) -> None:
     scores.update({10: (0.0, 0.9), 20: (0.6, 0.2)})
     assert chosen(asking(GOOD, BETTER)) is None
+
+
+def test_a_correction_that_teaches_nothing_says_why(scores: dict[int, tuple[float, float]]) -> None:
+    scores[10] = (0.6, 0.2)
+    assert revised(asking(GOOD)).why == revise.WORSE
+    scores[10] = (-0.1, 0.9)
+    assert revised(asking(GOOD)).why == revise.NOT_SHOWN
+    assert revised(asking(GOOD), Likes({})).why == revise.NOT_PLEASING
+    assert revised(asking(GOOD), Likes({"10 ": 0.9})).why == revise.TAKEN
 
 
 def test_gibberish_that_heeds_the_words_is_not_learned(scores: dict[int, tuple[float, float]]) -> None:
@@ -157,8 +170,8 @@ def test_the_lesson_is_learned_without_the_hint_and_weighs_what_was_asked(
     scores: dict[int, tuple[float, float]],
 ) -> None:
     scores[10] = (0.2, 0.9)
-    reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
-    (lesson,) = reviser.revise([asking(GOOD), weighted("t2")], {})
+    lesson = revised(asking(GOOD)).lesson
+    assert lesson is not None
     assert (lesson.prompt_ids, lesson.origin, lesson.logprobs) == (PROMPT, Origin.REVISION, [])
     assert sum(lesson.nll_T) == pytest.approx(1.0)
     assert not any([*lesson.pg_T, *lesson.distill_T, *lesson.kl_T])
@@ -206,10 +219,11 @@ def test_a_revision_is_looked_for_once_and_the_same_in_any_company(
     sampled.clear()
     first, second = Reviser(StandIn(), max_tokens=8), Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
     asked = [asking(GOOD), replace(asking(BETTER), prompt_ids=[30, 40, 50, 55])]
-    first.revision(asked[1])
-    first.revise(asked, {})
+    for sample_ in (asked[1], *asked):
+        first.revise(sample_)
     assert len(sampled) == 2
-    second.revise(asked, {})
+    for sample_ in asked:
+        second.revise(sample_)
     assert sampled == [sampled[0], sampled[1], sampled[1], sampled[0]]
     assert sampled[0] != sampled[1]
 
@@ -221,7 +235,7 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
     other = replace(asking(), prompt_ids=[1, 30, 40, 50])
     for asked in (asking(), other, other, asking()):
-        reviser.revision(asked)
+        reviser.revise(asked)
     assert len(sampled) == 3
 
 
@@ -231,6 +245,8 @@ def test_an_answer_to_the_correction_that_comes_later_is_still_considered(
     scores.update({5: (0.2, 0.8), 20: (0.6, 0.9)})
     sampled.clear()
     reviser = Reviser(StandIn(), max_tokens=8)  # type: ignore[arg-type]
-    assert reviser.revision(asking()) == [5, 6, 7, 8, STOP]
-    assert reviser.revision(asking(BETTER)) == BETTER
+    first, second = reviser.revise(asking()).lesson, reviser.revise(asking(BETTER)).lesson
+    assert first is not None
+    assert second is not None
+    assert (first.response_ids, second.response_ids) == ([5, 6, 7, 8, STOP], BETTER)
     assert len(sampled) == 1

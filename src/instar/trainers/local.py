@@ -77,46 +77,69 @@ def run_update(
     began = time.monotonic()
     check(job)
     torch.manual_seed(job.seed)
-    parent = Path(job.parent_dir) if job.parent_dir else None
-    if parent is None:
-        policy.reset(job.seed)
-    else:
-        policy.load(parent)
+    start_from_parent(policy, job)
     settings = job.settings
     reviser = reviser or Reviser(policy, max_tokens=int(settings["revision_tokens"]))
-    scorers = scorers_of(job.history)
-    revised = reviser.revise(job.samples, scorers)
-    revisions = {"asked": sum(map(asks, job.samples)), "found": len(revised)}
-    samples = [*job.samples, *revised]
+    lessons, metrics = find_lessons(job, reviser)
+    samples = [*job.samples, *lessons]
     looked = time.monotonic()
-    rate = learning_rate(job, samples)
     prepare = Preparer(policy, settings)
     prepared = [prepare(sample) for sample in samples]
     teaching = [p for p in prepared if says(p.sample)]
     if not teaching:  # revisions were asked for, and none was good enough: no step, so no new version
-        return UpdateResult(job.update_id, ok=True, metrics={"revisions": revisions}, taught=False)
-    choose = random.Random(job.seed)
-    anchors = [Anchor(ids) for ids in job.anchors] or default_anchors(policy)
-    optimizer = make_optimizer(policy, settings, rate, parent)
-    metrics: dict[str, Any] = {"lr": rate, "mismatch": mismatch(prepared), "steps": []}
-    metrics["revisions"] = revisions
-    metrics["scorers"] = {learner: s.accuracy if s else None for learner, s in scorers.items()}
-    for _ in range(int(settings["passes"])):
-        order = list(range(len(teaching)))
-        choose.shuffle(order)
-        for at in range(0, len(order), int(settings["micro_batch"])):
-            part = [teaching[i] for i in order[at : at + int(settings["micro_batch"])]]
-            pulled = choose.sample(anchors, min(ANCHORS, len(anchors)))
-            metrics["steps"].append(step(policy, optimizer, part, pulled, settings))
+        return UpdateResult(job.update_id, ok=True, metrics=metrics, taught=False)
+    metrics.update(lr=learning_rate(job, samples), mismatch=mismatch(prepared))
+    optimizer = make_optimizer(policy, settings, metrics["lr"], parent_of(job))
+    metrics["steps"] = train(policy, optimizer, teaching, job)
     out = Path(job.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     policy.save(out)
     save_optimizer(policy, optimizer, out)
     trained = time.monotonic()
     report = gate.judge(settings["gate"]) if gate else None
-    metrics["revise_s"], metrics["train_s"] = looked - began, trained - looked
-    metrics["gate_s"] = time.monotonic() - trained
+    gated = time.monotonic()
+    metrics.update(revise_s=looked - began, train_s=trained - looked, gate_s=gated - trained)
     return UpdateResult(job.update_id, ok=True, metrics=metrics, gate=report)
+
+
+def parent_of(job: UpdateJob) -> Path | None:
+    return Path(job.parent_dir) if job.parent_dir else None
+
+
+def start_from_parent(policy: Policy, job: UpdateJob) -> None:
+    parent = parent_of(job)
+    if parent is None:
+        policy.reset(job.seed)
+    else:
+        policy.load(parent)
+
+
+def find_lessons(job: UpdateJob, reviser: Reviser) -> tuple[list[WeightedSample], dict[str, Any]]:
+    """A revision for each sample that asks for one and gets one; and what became of each, for the metrics."""
+    scorers = scorers_of(job.history)
+    found = {s.turn_id: reviser.revise(s, scorers.get(s.learner)) for s in job.samples if asks(s)}
+    lessons = [r.lesson for r in found.values() if r.lesson]
+    refused = {turn_id: r.why for turn_id, r in found.items() if r.lesson is None}
+    return lessons, {
+        "revisions": {"asked": len(found), "found": len(lessons), "refused": refused},
+        "scorers": {learner: s.accuracy if s else None for learner, s in scorers.items()},
+    }
+
+
+def train(
+    policy: Policy, optimizer: torch.optim.Optimizer, teaching: Sequence[Prepared], job: UpdateJob
+) -> list[dict[str, float]]:
+    """All passes over the batch in shuffled micro-batches. Returns the losses of each step."""
+    settings, choose = job.settings, random.Random(job.seed)
+    anchors = [Anchor(ids) for ids in job.anchors] or default_anchors(policy)
+    size, steps = int(settings["micro_batch"]), []
+    for _ in range(int(settings["passes"])):
+        order = list(teaching)
+        choose.shuffle(order)
+        for at in range(0, len(order), size):
+            pulled = choose.sample(anchors, min(ANCHORS, len(anchors)))
+            steps.append(step(policy, optimizer, order[at : at + size], pulled, settings))
+    return steps
 
 
 def scorers_of(history: Sequence[JudgedAnswer]) -> dict[str, AnswerScorer | None]:

@@ -22,7 +22,7 @@ and remembered until a batch is full.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -56,6 +56,12 @@ SUBJECT = 0.3
 """Worth of a nat about the request, beside one about the user's words."""
 REMEMBERED = 256
 """Turns kept in memory: those that wait for a full batch, and more."""
+
+TAKEN = "A better answer was found."
+NO_ANSWER = "With these words the model came to no complete answer."
+WORSE = "With these words the model's answers were less fluent than the rejected one, or off its subject."
+NOT_SHOWN = "None of the model's answers showed these words more than the rejected one."
+NOT_PLEASING = "None of the model's answers is likely to please, by your verdicts so far."
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,14 @@ class _Known:
     views: dict[tuple[int, ...], View] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What is learned from a correction: a sample of its own, or None; and a sentence that says why."""
+
+    lesson: WeightedSample | None
+    why: str
+
+
 class Reviser:
     """Finds revisions, and remembers what it sampled and scored for them."""
 
@@ -124,30 +138,29 @@ class Reviser:
         self._max_tokens = max_tokens
         self._known: dict[str, _Known] = {}
 
-    def revise(
-        self, samples: Sequence[WeightedSample], scorers: Mapping[str, AnswerScorer | None]
-    ) -> list[WeightedSample]:
-        """One more sample for each that asks for a revision and gets one. `scorers` by learner."""
-        found = [(s, self.revision(s, scorers.get(s.learner))) for s in samples if asks(s)]
-        return [_as_lesson(s, ids) for s, ids in found if ids]
-
     def look(self, asking: WeightedSample) -> None:
         """Find and score the candidates, for a revision that is asked for later."""
         self._scored(asking)
 
-    def revision(self, asking: WeightedSample, scorer: AnswerScorer | None = None) -> list[int] | None:
-        """Ids of the answer that should have been given; None if there is none to be had.
+    def revise(self, asking: WeightedSample, scorer: AnswerScorer | None = None) -> Revision:
+        """The answer that should have been given, or why there is none to be had.
 
-        The same turn gives the same revision, alone or in a batch, now or later.
+        The same turn gives the same revision, alone or in a batch, now or later. `scorer` is the learner's.
         """
         rejected, candidates = self._scored(asking)
+        if not candidates:
+            return Revision(None, NO_ANSWER)
         good = [(score, ids) for score, ids in candidates if score.keeps_up_with(rejected)]
+        if not good:
+            return Revision(None, WORSE)
         if scorer is not None:
             chances = [scorer.probability(asking.question, self._chat.decode(c)) for _, c in good]
             worth = [(p * s.subject, c) for p, (s, c) in zip(chances, good, strict=True) if p > 0.5]
         else:
             worth = [(s.whole, c) for s, c in good if s.hint > rejected.hint]
-        return max(worth)[1] if worth else None
+        if not worth:
+            return Revision(None, NOT_SHOWN if scorer is None else NOT_PLEASING)
+        return Revision(as_lesson(asking, max(worth)[1]), TAKEN)
 
     def _scored(self, asking: WeightedSample) -> tuple[Score, list[tuple[Score, list[int]]]]:
         """The rejected answer's score, and the sane candidates with theirs."""
@@ -222,7 +235,7 @@ def asks(sample: WeightedSample) -> bool:
     return sample.revise > 0 and bool(sample.teacher_prompt_ids)
 
 
-def _as_lesson(asking: WeightedSample, ids: list[int]) -> WeightedSample:
+def as_lesson(asking: WeightedSample, ids: list[int]) -> WeightedSample:
     """The revision as a sample of its own: learned at the request without the hint."""
     zeros = [0.0] * len(ids)
     return replace(
