@@ -150,3 +150,36 @@ def test_enough_answers_end_the_batch_and_each_has_its_own_temperature(policy: P
     assert (
         lengths[0] == lengths[-1] < max(len(a.ids) for a in sample(policy, prompts, temperature=1.5, **given))
     )
+
+
+def test_the_same_prompt_many_times_is_read_once_and_sampled_as_ever(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    forward = policy.body.forward
+    monkeypatch.setattr(
+        policy.body, "forward", lambda **given: (read.append(given["input_ids"].numel()), forward(**given))[1]
+    )
+    prompt = tokens(30, seed=4)
+    found = sample(policy, [prompt] * 3, stop_ids=[STOP_ID], max_tokens=12, temperature=1.0, seed=8)
+    assert read[0] == 30
+    assert len({tuple(a.ids) for a in found}) == 3
+    monkeypatch.undo()
+    for answer in found:
+        with torch.no_grad():
+            logp_TV = policy.logp_NV(policy.hidden_ND([[*prompt, *answer.ids]], [30]))
+        expected = logp_TV.gather(1, torch.tensor(answer.ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(answer.logprobs), expected, atol=0.05)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_two_beginnings_are_held_at_a_time(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    prefill = policy.prefill
+    monkeypatch.setattr(policy, "prefill", lambda ids, past: (read.append(len(ids)), prefill(ids, past))[1])
+    first, second, third = tokens(40, seed=1), tokens(50, seed=2), tokens(60, seed=3)
+    prefixes = PrefixCache(policy, keep=2)
+    with torch.no_grad():
+        for ids in (first, second, first, second, third, first):
+            assert prefixes.get(ids).get_seq_length() == len(ids)
+    assert read == [40, 50, 0, 0, 60, 40]

@@ -72,8 +72,10 @@ class Preparer:
         self._old, self._base = PrefixCache(policy), PrefixCache(policy)
 
     def __call__(self, sample: WeightedSample) -> Prepared:
-        old_T = self._logp_of_response(sample)
         has_mu = len(sample.logprobs) == len(sample.response_ids)
+        old_T = torch.zeros(len(sample.response_ids))
+        if has_mu or any(sample.pg_T):  # a text that was not sampled has no policy to compare with
+            old_T = self._logp_of_response(sample)
         mu_T = torch.as_tensor(sample.logprobs) if has_mu else old_T
         return Prepared(
             sample=sample,

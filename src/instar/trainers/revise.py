@@ -33,7 +33,7 @@ from instar.methods.weights import lesson_T
 from instar.records import Origin, WeightedSample
 from instar.trainers.answer_scorer import AnswerScorer
 from instar.trainers.gate import canaries, loops
-from instar.trainers.policy import Policy
+from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.prepare import CHUNK
 from instar.trainers.sampling import sample
 
@@ -137,6 +137,7 @@ class Reviser:
         self._canary = canaries(policy.model_dir)
         self._max_tokens = max_tokens
         self._known: dict[str, _Known] = {}
+        self._prefixes = PrefixCache(policy, keep=2)  # the request's and the hinted request's
 
     def look(self, asking: WeightedSample) -> None:
         """Find and score the candidates, for a revision that is asked for later."""
@@ -215,7 +216,8 @@ class Reviser:
     def _view_of(self, asking: WeightedSample, body: Sequence[int]) -> View:
         prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.prompts[:OTHERS]]
         stop = self._canary.stop_ids
-        hidden_ND = self._policy.hidden_ND([[*p, *body, stop[0]] for p in prompts], [len(p) for p in prompts])
+        rows, starts = [[*p, *body, stop[0]] for p in prompts], [len(p) for p in prompts]
+        hidden_ND = self._policy.hidden_ND(rows, starts, self._prefixes)
         seen = [self._read(hidden_SD, body) for hidden_SD in torch.split(hidden_ND, len(body) + 1)]
         return View(torch.stack([logp_T for logp_T, _ in seen]), torch.stack([stop_S for _, stop_S in seen]))
 

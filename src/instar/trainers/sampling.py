@@ -66,18 +66,9 @@ def _decode(
     generator = torch.Generator().manual_seed(seed)
     answers = [Answer() for _ in prompts]
     alive = list(range(len(prompts)))
-    ids_BT, mask_BT = _left_padded(prompts)
     cache = DynamicCache()
+    logp_BV, mask_BT = _read_prompts(policy, prompts, cache)
     for _ in range(max_tokens):
-        positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)[:, -ids_BT.shape[1] :]
-        hidden_BTD = policy.body(
-            input_ids=ids_BT,
-            attention_mask=mask_BT,
-            position_ids=positions_BT,
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state
-        logp_BV = policy.logp_NV(hidden_BTD[:, -1])
         next_B = _draw(logp_BV, heat, generator, alive)
         chosen = logp_BV.gather(1, next_B[:, None])[:, 0].tolist()
         keep = []
@@ -87,16 +78,41 @@ def _decode(
             answers[who].ended = token in stop_ids
             if not answers[who].ended:
                 keep.append(row)
-        if len(prompts) - len(keep) >= enough:
+        if len(prompts) - len(keep) >= enough or len(answers[alive[0]].ids) == max_tokens:
             break
         if len(keep) < len(alive):
             index = torch.tensor(keep)
             alive = [alive[row] for row in keep]
             next_B, mask_BT = next_B[index], mask_BT[index]
             cache.batch_select_indices(index)
-        ids_BT = next_B[:, None]
         mask_BT = torch.cat([mask_BT, mask_BT.new_ones((len(alive), 1))], 1)
+        logp_BV = _next_logp(policy, next_B[:, None], mask_BT, cache)
     return answers
+
+
+def _read_prompts(
+    policy: Policy, prompts: Sequence[Sequence[int]], cache: DynamicCache
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of the first tokens and the mask, a row a prompt. The same prompt many times is read once."""
+    same = all(prompt == prompts[0] for prompt in prompts)
+    ids_BT, mask_BT = _left_padded(prompts[:1] if same else prompts)
+    logp_BV = _next_logp(policy, ids_BT, mask_BT, cache)
+    if not same:
+        return logp_BV, mask_BT
+    cache.batch_repeat_interleave(len(prompts))
+    return logp_BV.expand(len(prompts), -1), mask_BT.expand(len(prompts), -1)
+
+
+def _next_logp(policy: Policy, ids_BT: Tensor, mask_BT: Tensor, cache: DynamicCache) -> Tensor:
+    positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)[:, -ids_BT.shape[1] :]
+    hidden_BTD = policy.body(
+        input_ids=ids_BT,
+        attention_mask=mask_BT,
+        position_ids=positions_BT,
+        past_key_values=cache,
+        use_cache=True,
+    ).last_hidden_state
+    return policy.logp_NV(hidden_BTD[:, -1])
 
 
 def _draw(logp_BV: Tensor, heat: Sequence[float], generator: torch.Generator, alive: Sequence[int]) -> Tensor:
