@@ -28,8 +28,9 @@ from bench.users import WISHES, RandomReactions, User, WishUser
 from instar.chat_format import ChatFormat
 from instar.config import GateSettings, TrainSettings
 from instar.flow.prompts import ChatTeacherPrompts
+from instar.flow.train_step import HISTORY
 from instar.methods import get_method, opd
-from instar.records import Message, Origin, Sample, Source, UpdateJob
+from instar.records import JudgedAnswer, Message, Origin, Sample, Source, UpdateJob
 from instar.trainers.gate import Gate
 from instar.trainers.local import run_update
 from instar.trainers.policy import Policy
@@ -213,6 +214,13 @@ def _said(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
+def _verdict(sample: Sample, chat: ChatFormat) -> JudgedAnswer:
+    question = sample.request_messages[-1]["content"]
+    return JudgedAnswer(
+        sample.learner, question, chat.decode(sample.response_ids), sample.score or 0, sample.hint
+    )
+
+
 def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, Any]) -> dict[str, Any]:
     """Talk, learn, measure. The result is plain JSON."""
     began = time.monotonic()
@@ -223,6 +231,7 @@ def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, An
     opd.OTHER_HINTS = extra.get("other_hints", opd.OTHER_HINTS)
     state: dict[str, Any] = {}
     log: list[dict[str, Any]] = []
+    history: list[JudgedAnswer] = []
     base = bench.base_measure(cell)
     bench.policy.reset(0)
     parent: Path | None = None
@@ -231,6 +240,7 @@ def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, An
     for number, at in enumerate(range(0, cell.interactions, train.batch_size), start=1):
         batch = collect(bench, cell, questions[at : at + train.batch_size], user, at, f"v{number - 1}")
         weighted, state = method.weigh(batch, prompts, state)
+        history += [_verdict(s, bench.chat) for s in batch]
         entry: dict[str, Any] = {"at": at + len(batch), "good": sum(s.score == 1 for s in batch)}
         if any(w.teaches for w in weighted):
             job = UpdateJob(
@@ -241,13 +251,14 @@ def run_cell(bench: Bench, cell: Cell, train: TrainSettings, extra: dict[str, An
                 out_dir=str(work / f"v{number}"),
                 seed=train.seed + number + 100 * cell.seed,
                 samples=weighted,
+                history=history[-HISTORY:],
                 settings=settings,
             )
             result = run_update(job, bench.policy, bench.gate, bench.reviser)
             entry.update(
                 {
                     k: result.metrics.get(k)
-                    for k in ("revise_s", "train_s", "gate_s", "lr", "mismatch", "revisions")
+                    for k in ("revise_s", "train_s", "gate_s", "lr", "mismatch", "revisions", "scorers")
                 }
             )
             entry["loss"] = result.metrics.get("steps", [None])[-1]

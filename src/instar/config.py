@@ -147,7 +147,7 @@ class TrainSettings(Group):
         0.2, gt=0, lt=1, description="how far a token's ratio may fall before it is clipped"
     )
     clip_high: float = Field(0.28, gt=0, description="how far a token's ratio may rise before it is clipped")
-    anchor_kl: float = Field(1.0, ge=0, description="weight of the pull to base on unrelated prompts")
+    anchor_kl: float = Field(0.3, ge=0, description="weight of the pull to base on unrelated requests")
     max_staleness: int = Field(
         4, ge=0, description="versions after which a sample is too old for pg and distill"
     )

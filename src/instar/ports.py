@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from instar.records import (
     Abstention,
     Activation,
+    JudgedAnswer,
     JudgeItem,
     Judgement,
     Manifest,
@@ -164,6 +165,10 @@ class Store(Protocol):
 
         While an answer is being sampled, that is now: somebody waits for it, and may react.
         """
+        ...
+
+    def verdicts(self, learner: str, limit: int) -> list[JudgedAnswer]:
+        """The newest `limit` answers in plain text that the learner's own words accepted or rejected, oldest first."""
         ...
 
     def begin_update(

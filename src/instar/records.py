@@ -236,6 +236,17 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedAnswer:
+    """What a learner thought of an answer: `score` +1 or −1; `hint` are the words of a correction."""
+
+    learner: str
+    question: str
+    answer: str
+    score: int
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WeightedSample:
     """What the trainer receives: tokens and, per response token, the weight of each loss component.
 
@@ -251,7 +262,8 @@ class WeightedSample:
     likelihood after `prompt_ids` with this weight.
 
     `logprobs` may be empty where no component needs them (nll on an edit). `abstained` names the
-    components that abstained, each with its reason.
+    components that abstained, each with its reason. `learner` and `question` (the user's last words in the request)
+    are for the scorer of answers.
     """
 
     turn_id: str
@@ -267,6 +279,8 @@ class WeightedSample:
     revise: float = 0.0
     revisions: list[list[int]] = field(default_factory=list)
     abstained: dict[str, str] = field(default_factory=dict)
+    learner: str = ""
+    question: str = ""
 
     @property
     def teaches(self) -> bool:
@@ -279,7 +293,8 @@ class UpdateJob:
     """One update, complete in itself: the compute child needs nothing else.
 
     `parent` is the version to start from; `parent_dir` its folder, None for base. The same job gives the same
-    adapter, byte for byte, on the same machine and thread count: `seed` fixes every choice.
+    adapter, byte for byte, on the same machine and thread count: `seed` fixes every choice. `history` are verdicts
+    of the samples' learners, oldest first, theirs on these samples included.
     """
 
     update_id: str
@@ -289,6 +304,7 @@ class UpdateJob:
     out_dir: str
     seed: int
     samples: list[WeightedSample]
+    history: list[JudgedAnswer] = field(default_factory=list)
     anchors: list[list[int]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
 

@@ -54,6 +54,26 @@ def test_oldest_first_and_no_more_than_asked_for(scene: Scene) -> None:
     assert scene.trainable(limit=3) == ["a", "b", "c"]
 
 
+def test_a_learner_s_own_verdicts_are_told_newest_kept_and_oldest_first(scene: Scene) -> None:
+    scene.corrected("a")
+    scene.corrected("b", score=1)
+    scene.corrected("c", score=0)
+    scene.corrected("of another", learner="bob")
+    scene.answered("by a tool")
+    scene.said("by a tool", "error", NextKind.TOOL_RESULT)
+    scene.judge("by a tool", -1, source=Source.TOOL)
+    scene.answered("kept out", learn=False, reason="opt_out")
+    scene.said("kept out", "too long")
+    scene.corrected("d")
+    found = scene.store.verdicts("ann", 10)
+    assert [(h.question, h.answer, h.score, h.hint) for h in found] == [
+        ("question a", "answer a", -1, "shorter"),
+        ("question b", "answer b", 1, "shorter"),
+        ("question d", "answer d", -1, "shorter"),
+    ]
+    assert [h.question for h in scene.store.verdicts("ann", 2)] == ["question b", "question d"]
+
+
 def test_a_verdict_that_says_nothing_teaches_nothing_unless_a_correction_comes_with_it(scene: Scene) -> None:
     for turn_id, score, correction in (
         ("zero", 0, None),

@@ -46,7 +46,8 @@ class PaperTrainer:
         if self.error:
             raise TrainingError(self.error)
         if not self.taught:
-            return UpdateResult(job.update_id, True, {}, taught=False)
+            refused = {s.turn_id: "No answer was better." for s in job.samples}
+            return UpdateResult(job.update_id, True, {"revisions": {"refused": refused}}, taught=False)
         out = Path(job.out_dir)
         out.mkdir(parents=True, exist_ok=True)
         (out / "adapter_config.json").write_text(json.dumps({"seed": job.seed}))
@@ -150,6 +151,15 @@ def test_revisions_are_looked_for_while_the_batch_fills_each_once(tmp_path: Path
     assert len(bench.trainer.ahead) == 2
 
 
+def test_the_answer_to_the_correction_is_looked_at_when_it_comes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, method=CountingMethod(revise=1.0))
+    bench.correct("a")
+    step = bench.make()
+    assert [step().did, step().did] == ["looked ahead", "waiting"]
+    bench.scene.answered("a2", parent_id="a")
+    assert [step().did, step().did] == ["looked ahead", "waiting"]
+
+
 def test_a_turn_that_breaks_the_look_ahead_is_left_to_the_update(tmp_path: Path) -> None:
     bench = Bench(tmp_path, method=CountingMethod(revise=1.0))
     bench.correct("a")
@@ -158,6 +168,25 @@ def test_a_turn_that_breaks_the_look_ahead_is_left_to_the_update(tmp_path: Path)
     with pytest.raises(TrainingError):
         step()
     assert step().did == "waiting"
+
+
+def test_the_learners_verdicts_go_with_the_job_and_survive_a_kill(bench: Bench) -> None:
+    bench.correct("a", "b", "c")
+    bench.correct("d", score=1)
+    bench.trainer.killed = True
+    with pytest.raises(Killed):
+        bench.step()
+    bench.trainer.killed = False
+    bench.correct("e")
+    bench.step()
+    first, again = bench.trainer.jobs
+    assert [(h.learner, h.answer, h.score) for h in first.history] == [
+        ("ann", "answer a", -1),
+        ("ann", "answer b", -1),
+        ("ann", "answer c", -1),
+        ("ann", "answer d", 1),
+    ]
+    assert again.history == first.history
 
 
 def test_the_next_update_starts_from_the_version_in_force(bench: Bench) -> None:
@@ -246,7 +275,7 @@ def test_corrections_without_a_better_answer_are_used_up_and_say_so(bench: Bench
     bench.trainer.taught = False
     report = bench.step()
     assert report.did == "unused"
-    assert "better" in report.why
+    assert report.why == "Nothing was learned. No answer was better."
     assert bench.store.active_version() == "base"
     assert {t["reason"] for t in bench.store.turn_views()} == {"nothing_to_learn"}
     assert bench.step().did == "waiting"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -132,3 +134,52 @@ def test_an_answer_ends_at_a_stop_token_and_the_others_go_on(policy: Policy) -> 
     if stop not in greedy[1].ids:
         assert other.ids == greedy[1].ids
         assert not other.ended
+
+
+def test_enough_answers_end_the_batch_and_each_has_its_own_temperature(policy: Policy) -> None:
+    prompts = [[30, 40, 50]] * 4
+    given: dict[str, Any] = {"stop_ids": list(range(3, 90)), "max_tokens": 40, "seed": 5}
+    alone = sample(policy, prompts[:2], temperature=0.0, **given)
+    mixed = sample(policy, prompts, temperature=(0.0, 0.0, 1.5, 1.5), **given)
+    assert [a.ids for a in mixed[:2]] == [a.ids for a in alone]
+    assert mixed[2].ids != mixed[3].ids
+    assert all(a.ended for a in mixed)
+    few = sample(policy, prompts, temperature=1.5, enough=1, **given)
+    lengths = sorted(len(a.ids) for a in few)
+    assert any(a.ended for a in few)
+    assert (
+        lengths[0] == lengths[-1] < max(len(a.ids) for a in sample(policy, prompts, temperature=1.5, **given))
+    )
+
+
+def test_the_same_prompt_many_times_is_read_once_and_sampled_as_ever(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    forward = policy.body.forward
+    monkeypatch.setattr(
+        policy.body, "forward", lambda **given: (read.append(given["input_ids"].numel()), forward(**given))[1]
+    )
+    prompt = tokens(30, seed=4)
+    found = sample(policy, [prompt] * 3, stop_ids=[STOP_ID], max_tokens=12, temperature=1.0, seed=8)
+    assert read[0] == 30
+    assert len({tuple(a.ids) for a in found}) == 3
+    monkeypatch.undo()
+    for answer in found:
+        with torch.no_grad():
+            logp_TV = policy.logp_NV(policy.hidden_ND([[*prompt, *answer.ids]], [30]))
+        expected = logp_TV.gather(1, torch.tensor(answer.ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(answer.logprobs), expected, atol=0.05)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_two_beginnings_are_held_at_a_time(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    prefill = policy.prefill
+    monkeypatch.setattr(policy, "prefill", lambda ids, past: (read.append(len(ids)), prefill(ids, past))[1])
+    first, second, third = tokens(40, seed=1), tokens(50, seed=2), tokens(60, seed=3)
+    prefixes = PrefixCache(policy, keep=2)
+    with torch.no_grad():
+        for ids in (first, second, first, second, third, first):
+            assert prefixes.get(ids).get_seq_length() == len(ids)
+    assert read == [40, 50, 0, 0, 60, 40]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from instar.errors import TrainingError
-from instar.records import GateReport, UpdateResult
+from instar.records import GateReport, JudgedAnswer, UpdateResult
 from instar.trainers.jobs import read_job, result_document, result_from, write_job
 from instar.trainers.policy import ADAPTER_FILE
 from instar.trainers.process import ProcessTrainer
@@ -31,6 +31,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_job_survives_the_way_to_the_child(tmp_path: Path) -> None:
     sent = job(tmp_path, tmp_path / "out", [weighted(**LESSON), weighted("b", abstained={"pg": "no_score"})])
+    sent = replace(sent, history=[JudgedAnswer("ann", "Why?", "So.", -1, "longer")])
     file = write_job(tmp_path / "job", sent)
     assert read_job(tmp_path / "job") == sent
     assert file.stat().st_mode & 0o077 == 0

@@ -45,8 +45,7 @@ class Publisher:
         state = {METHOD_STATE: job["method_state"]}
         gate = result.gate
         if not result.taught:
-            why = "No revision of these answers was better than what was rejected."
-            return self._end(update, "unused", why, documents=state)
+            return self._end(update, "unused", nothing_learned(result.metrics), documents=state)
         if not result.ok or gate is None or not gate.passed:
             why = gate.why if gate else result.error or "the update gave no result"
             return self._end(update, "rejected", why, documents={})
@@ -87,3 +86,9 @@ class Publisher:
             gate=asdict(result.gate) if result.gate else {},
             runtime={"python": platform.python_version(), "machine": platform.machine()},
         )
+
+
+def nothing_learned(metrics: dict[str, Any]) -> str:
+    """Why an update changed nothing: the reasons for which its corrections found no better answer, each once."""
+    refused = metrics.get("revisions", {}).get("refused", {}).values()
+    return " ".join(["Nothing was learned.", *dict.fromkeys(refused)])

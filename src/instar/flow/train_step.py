@@ -18,8 +18,11 @@ from instar.config import Settings
 from instar.errors import TrainingError
 from instar.flow.publish import METHOD_STATE, Publisher
 from instar.ports import Method, Registry, Store, TeacherPrompts, Trainer
-from instar.records import BASE, Origin, Sample, Update, UpdateJob, WeightedSample
+from instar.records import BASE, JudgedAnswer, Origin, Sample, Update, UpdateJob, WeightedSample
 from instar.runtime import Clock
+
+HISTORY = 96
+"""Verdicts of a learner, the newest, that an update may use to tell what pleases them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,9 @@ class TrainStep:
     model_dir: Path
     publisher: Publisher
     clock: Clock
-    looked_at: set[str] = field(default_factory=set)
-    """Turns whose revision the trainer has looked for; forgotten when they are used."""
+    looked_at: set[tuple[str, int]] = field(default_factory=set)
+    """Turns whose revision the trainer has looked for, with the length of the answer to their correction, which may
+    come later; forgotten when they are used."""
 
     def __call__(self) -> StepReport:
         running = self.store.running_update()
@@ -93,14 +97,15 @@ class TrainStep:
 
     def _look_ahead(self, samples: Sequence[Sample]) -> bool:
         """Use the wait: let the trainer look for one revision that the coming update will ask for."""
-        self.looked_at &= {s.turn_id for s in samples}
-        new = [s for s in samples if s.turn_id not in self.looked_at]
-        if not new:
+        waiting = {(s.turn_id, len(s.retry_ids)): s for s in samples}
+        self.looked_at &= waiting.keys()
+        new = next((key for key in waiting if key not in self.looked_at), None)
+        if new is None:
             return False
-        weighted, _ = self.method.weigh(new[:1], self.prompts, self.store.get_state(METHOD_STATE) or {})
-        self.looked_at.add(
-            new[0].turn_id
-        )  # before the work, so that what kills the trainer is not tried again
+        self.looked_at.add(new)  # before the work, so that what kills the trainer is not tried again
+        weighted, _ = self.method.weigh(
+            [waiting[new]], self.prompts, self.store.get_state(METHOD_STATE) or {}
+        )
         asking = [w for w in weighted if w.revise]
         if asking:
             self.trainer.look_ahead(self._ahead(asking))
@@ -129,12 +134,17 @@ class TrainStep:
             "number": number,
             "scale": scale,
             "samples": [asdict(w) for w in weighted],
+            "history": [asdict(h) for h in self._history(samples)],
             "method_state": new_state,
             "settings": self._job_settings(scale),
         }
         passes = self.settings.train.passes
         update = self.store.begin_update(turn_ids, parent, json.dumps(job), scale=scale, passes=passes)
         return self._compute(update, job)
+
+    def _history(self, samples: Sequence[Sample]) -> list[JudgedAnswer]:
+        learners = dict.fromkeys(s.learner for s in samples)
+        return [h for learner in learners for h in self.store.verdicts(learner, HISTORY)]
 
     def _parent(self) -> str:
         """The version in force; base, if that one was trained from another model than is served now."""
@@ -178,6 +188,7 @@ class TrainStep:
             out_dir=str(self.settings.work_dir / update.id),
             seed=self.settings.train.seed + job["number"],
             samples=samples,
+            history=[JudgedAnswer(**h) for h in job.get("history", [])],
             settings=job["settings"],
         )
 

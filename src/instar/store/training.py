@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from instar.errors import StoreError
-from instar.records import BASE, Origin, Sample, Source, Update
+from instar.records import BASE, JudgedAnswer, Origin, Sample, Source, Turn, Update
 from instar.runtime import new_id
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect, unpack_ids
@@ -50,6 +50,24 @@ class Training(Base):
                         stale.append(row.id)
         self._mark(stale, STALE)
         return samples[:limit]
+
+    def verdicts(self, learner: str, limit: int) -> list[JudgedAnswer]:
+        with self._db.reading() as conn:
+            rows = conn.execute(
+                select(turns, judgements.c.score, judgements.c.hint)
+                .join_from(turns, judgements, judgements.c.seq == turns.c.verdict_seq)
+                .where(
+                    turns.c.learner == learner,
+                    turns.c.learn == true(),
+                    judgements.c.source == Source.USER,
+                    judgements.c.score.in_((1, -1)),
+                )
+                .order_by(turns.c.seq.desc())
+                .limit(limit)
+            ).all()
+            read = read_turns(conn, rows)
+        told = [_judged_answer(turn, row) for row, turn in zip(rows, read, strict=True)]
+        return [judged for judged in reversed(told) if judged.answer.strip()]
 
     def _mark(self, turn_ids: Sequence[str], reason: str) -> None:
         if turn_ids:
@@ -186,6 +204,12 @@ def _samples(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
         )
         for row, turn in zip(rows, read_turns(conn, rows), strict=True)
     ]
+
+
+def _judged_answer(turn: Turn, row: AnyRow) -> JudgedAnswer:
+    asked = [m for m in turn.messages if m.get("role") == "user"]
+    question = text_of(asked[-1].get("content")) if asked else ""
+    return JudgedAnswer(turn.learner, question, _plain_text(turn.answer), row.score, row.hint)
 
 
 def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from instar.errors import TrainingError
-from instar.records import GateReport, Origin, UpdateJob, UpdateResult, WeightedSample
+from instar.records import GateReport, JudgedAnswer, Origin, UpdateJob, UpdateResult, WeightedSample
 
 JOB_FILE = "job.json"
 
@@ -31,7 +31,8 @@ def read_job(folder: Path) -> UpdateJob:
     try:
         document = json.loads((folder / JOB_FILE).read_text("utf-8"))
         samples = [WeightedSample(**{**s, "origin": Origin(s["origin"])}) for s in document["samples"]]
-        return UpdateJob(**{**document, "samples": samples})
+        history = [JudgedAnswer(**h) for h in document["history"]]
+        return UpdateJob(**{**document, "samples": samples, "history": history})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{folder / JOB_FILE} is no job: {error}") from error
 

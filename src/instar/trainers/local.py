@@ -21,8 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from instar.errors import TrainingError
-from instar.records import UpdateJob, UpdateResult, WeightedSample
+from instar.records import JudgedAnswer, UpdateJob, UpdateResult, WeightedSample
 from instar.trainers import losses
+from instar.trainers.answer_scorer import AnswerScorer, fit_scorer
 from instar.trainers.gate import Gate
 from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.prepare import (
@@ -32,11 +33,12 @@ from instar.trainers.prepare import (
     Preparer,
     default_anchors,
     mismatch,
-    prepare_anchors,
 )
 from instar.trainers.revise import Reviser, asks
 
 OPTIMIZER_FILE = "optimizer.safetensors"
+ANCHORS = 3
+"""Anchors in a step."""
 
 
 def compute(job: UpdateJob) -> UpdateResult:
@@ -47,9 +49,10 @@ def compute(job: UpdateJob) -> UpdateResult:
 def look_ahead(job: UpdateJob) -> None:
     """What an update with these samples will need and what does not depend on the others: the model, base's own
     canary answers, the revisions. Remembered, so that the update itself is short; it has the same result."""
-    _, _, reviser = parts(job)
+    policy, _, reviser = parts(job)
+    default_anchors(policy)
     for asking in filter(asks, job.samples):
-        reviser.revision(asking)
+        reviser.look(asking)
 
 
 def parts(job: UpdateJob) -> tuple[Policy, Gate, Reviser]:
@@ -74,44 +77,75 @@ def run_update(
     began = time.monotonic()
     check(job)
     torch.manual_seed(job.seed)
-    parent = Path(job.parent_dir) if job.parent_dir else None
-    if parent is None:
-        policy.reset(job.seed)
-    else:
-        policy.load(parent)
+    start_from_parent(policy, job)
     settings = job.settings
     reviser = reviser or Reviser(policy, max_tokens=int(settings["revision_tokens"]))
-    revised = reviser.revise(job.samples)
-    revisions = {"asked": sum(map(asks, job.samples)), "found": len(revised)}
-    samples = [*job.samples, *revised]
+    lessons, metrics = find_lessons(job, reviser)
+    samples = [*job.samples, *lessons]
     looked = time.monotonic()
-    rate = learning_rate(job, samples)
     prepare = Preparer(policy, settings)
     prepared = [prepare(sample) for sample in samples]
     teaching = [p for p in prepared if says(p.sample)]
     if not teaching:  # revisions were asked for, and none was good enough: no step, so no new version
-        return UpdateResult(job.update_id, ok=True, metrics={"revisions": revisions}, taught=False)
-    choose = random.Random(job.seed)
-    anchors = prepare_anchors(policy, job.anchors or default_anchors(Path(job.model_dir)))
-    optimizer = make_optimizer(policy, settings, rate, parent)
-    metrics: dict[str, Any] = {"lr": rate, "mismatch": mismatch(prepared), "steps": []}
-    metrics["revisions"] = revisions
-    for _ in range(int(settings["passes"])):
-        order = list(range(len(teaching)))
-        choose.shuffle(order)
-        for at in range(0, len(order), int(settings["micro_batch"])):
-            part = [teaching[i] for i in order[at : at + int(settings["micro_batch"])]]
-            pulled = choose.sample(anchors, min(2, len(anchors)))
-            metrics["steps"].append(step(policy, optimizer, part, pulled, settings))
+        return UpdateResult(job.update_id, ok=True, metrics=metrics, taught=False)
+    metrics.update(lr=learning_rate(job, samples), mismatch=mismatch(prepared))
+    optimizer = make_optimizer(policy, settings, metrics["lr"], parent_of(job))
+    metrics["steps"] = train(policy, optimizer, teaching, job)
     out = Path(job.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     policy.save(out)
     save_optimizer(policy, optimizer, out)
     trained = time.monotonic()
     report = gate.judge(settings["gate"]) if gate else None
-    metrics["revise_s"], metrics["train_s"] = looked - began, trained - looked
-    metrics["gate_s"] = time.monotonic() - trained
+    gated = time.monotonic()
+    metrics.update(revise_s=looked - began, train_s=trained - looked, gate_s=gated - trained)
     return UpdateResult(job.update_id, ok=True, metrics=metrics, gate=report)
+
+
+def parent_of(job: UpdateJob) -> Path | None:
+    return Path(job.parent_dir) if job.parent_dir else None
+
+
+def start_from_parent(policy: Policy, job: UpdateJob) -> None:
+    parent = parent_of(job)
+    if parent is None:
+        policy.reset(job.seed)
+    else:
+        policy.load(parent)
+
+
+def find_lessons(job: UpdateJob, reviser: Reviser) -> tuple[list[WeightedSample], dict[str, Any]]:
+    """A revision for each sample that asks for one and gets one; and what became of each, for the metrics."""
+    scorers = scorers_of(job.history)
+    found = {s.turn_id: reviser.revise(s, scorers.get(s.learner)) for s in job.samples if asks(s)}
+    lessons = [r.lesson for r in found.values() if r.lesson]
+    refused = {turn_id: r.why for turn_id, r in found.items() if r.lesson is None}
+    return lessons, {
+        "revisions": {"asked": len(found), "found": len(lessons), "refused": refused},
+        "scorers": {learner: s.accuracy if s else None for learner, s in scorers.items()},
+    }
+
+
+def train(
+    policy: Policy, optimizer: torch.optim.Optimizer, teaching: Sequence[Prepared], job: UpdateJob
+) -> list[dict[str, float]]:
+    """All passes over the batch in shuffled micro-batches. Returns the losses of each step."""
+    settings, choose = job.settings, random.Random(job.seed)
+    anchors = [Anchor(ids) for ids in job.anchors] or default_anchors(policy)
+    size, steps = int(settings["micro_batch"]), []
+    for _ in range(int(settings["passes"])):
+        order = list(teaching)
+        choose.shuffle(order)
+        for at in range(0, len(order), size):
+            pulled = choose.sample(anchors, min(ANCHORS, len(anchors)))
+            steps.append(step(policy, optimizer, order[at : at + size], pulled, settings))
+    return steps
+
+
+def scorers_of(history: Sequence[JudgedAnswer]) -> dict[str, AnswerScorer | None]:
+    """One for each learner, fitted on their own verdicts; None where it cannot tell what pleases them."""
+    learners = dict.fromkeys(h.learner for h in history)
+    return {learner: fit_scorer([h for h in history if h.learner == learner]) for learner in learners}
 
 
 def check(job: UpdateJob) -> None:
@@ -180,9 +214,7 @@ def step(
     torch.autograd.backward(hidden_ND, leaf_ND.grad)
     weight = float(settings["anchor_kl"])
     if weight and anchors:
-        anchor_ND = policy.hidden_ND([a.ids for a in anchors], [1] * len(anchors))
-        reference_NV = torch.cat([a.reference_logp_TV for a in anchors])
-        pull = losses.forward_kl_T(policy.logp_NV(anchor_ND), reference_NV).mean()
+        pull = anchor_kl(policy, anchors)
         torch.autograd.backward(weight * pull)
         totals["anchor"] = float(pull.detach())
     norm = torch.nn.utils.clip_grad_norm_(policy.parameters, 1.0)
@@ -190,6 +222,14 @@ def step(
         raise TrainingError("a gradient is not finite")
     optimizer.step()
     return {**totals, "grad_norm": float(norm)}
+
+
+def anchor_kl(policy: Policy, anchors: Sequence[Anchor]) -> Tensor:
+    """KL(base ‖ policy) a token over the anchors; base's view is cheaper to compute than to keep."""
+    rows, starts = [a.ids for a in anchors], [a.start for a in anchors]
+    with torch.no_grad(), policy.as_base():
+        base_NV = policy.logp_NV(policy.hidden_ND(rows, starts))
+    return losses.forward_kl_T(policy.logp_NV(policy.hidden_ND(rows, starts)), base_NV).mean()
 
 
 def components(item: Prepared, where: slice, logp_TV: Tensor, settings: dict[str, Any]) -> dict[str, Tensor]:

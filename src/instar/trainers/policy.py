@@ -45,20 +45,23 @@ class PrefixCache:
     shorter than that are exact.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, keep: int = 1) -> None:
+        """`keep`: how many beginnings are held at a time, those used last."""
         self._policy = policy
-        self._ids: list[int] = []
-        self._cache: DynamicCache | None = None
+        self._keep = keep
+        self._held: list[tuple[list[int], DynamicCache]] = []
 
     def get(self, ids: list[int]) -> DynamicCache:
         """A cache that holds exactly `ids` and may be extended by the caller."""
-        shared = _common(self._ids, ids) if self._cache is not None else 0
+        nearest = max(self._held, key=lambda held: _common(held[0], ids), default=None)
         grown = DynamicCache()
-        if self._cache is not None and shared:
-            for number, layer in enumerate(self._cache.layers):
+        shared = _common(nearest[0], ids) if nearest else 0
+        if nearest and shared:
+            for number, layer in enumerate(nearest[1].layers):
                 grown.update(layer.keys[:, :, :shared], layer.values[:, :, :shared], number)
         self._policy.prefill(ids[shared:], grown)
-        self._ids, self._cache = ids, grown
+        others = [held for held in self._held if held[0] != ids]
+        self._held = [*others, (ids, grown)][-self._keep :]
         handed = DynamicCache()
         for number, layer in enumerate(grown.layers):
             handed.update(layer.keys, layer.values, number)

@@ -1,4 +1,4 @@
-"""What stays fixed during an update: π_old, the teacher's and the reference's likeliest tokens, the anchors."""
+"""What stays fixed during an update: π_old, the teacher's and the reference's likeliest tokens; and the anchors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from instar.chat_format import ChatFormat
 from instar.records import WeightedSample
 from instar.trainers import losses
 from instar.trainers.policy import Policy, PrefixCache
+from instar.trainers.sampling import sample
 
 CHUNK = 256
 """Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
+ANCHOR_TOKENS = 48
+"""Tokens of base's answers that are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A neutral text and base's log-probs of each next token."""
+    """Ids that are held to base from position `start` on: a neutral text, or base's own answer to a request."""
 
     ids: list[int]
-    reference_logp_TV: Tensor
+    start: int = 1
 
 
 class Preparer:
@@ -69,8 +72,10 @@ class Preparer:
         self._old, self._base = PrefixCache(policy), PrefixCache(policy)
 
     def __call__(self, sample: WeightedSample) -> Prepared:
-        old_T = self._logp_of_response(sample)
         has_mu = len(sample.logprobs) == len(sample.response_ids)
+        old_T = torch.zeros(len(sample.response_ids))
+        if has_mu or any(sample.pg_T):  # a text that was not sampled has no policy to compare with
+            old_T = self._logp_of_response(sample)
         mu_T = torch.as_tensor(sample.logprobs) if has_mu else old_T
         return Prepared(
             sample=sample,
@@ -127,19 +132,18 @@ class Preparer:
         return Target(torch.cat(ids), torch.cat(values))
 
 
-@torch.no_grad()
-def prepare_anchors(policy: Policy, anchors: Sequence[Sequence[int]]) -> list[Anchor]:
-    """Base's view of the anchors: about 12 texts of 60 tokens, 12 MB each."""
+@lru_cache(maxsize=1)
+def default_anchors(policy: Policy) -> list[Anchor]:
+    """The package's neutral texts in the ids of this model, and base's likeliest answers to the package's requests."""
+    chat = ChatFormat(policy.model_dir)
+    data = json.loads((Path(__file__).parent / "data" / "anchors.json").read_text("utf-8"))
+    prompts = [chat.encode_prompt([{"role": "user", "content": text}]) for text in data["requests"]]
     with policy.as_base():
-        return [Anchor(list(ids), policy.logp_NV(policy.hidden_ND([ids], [1]))) for ids in anchors]
-
-
-@lru_cache(maxsize=4)
-def default_anchors(model_dir: Path) -> list[list[int]]:
-    """The package's own neutral texts in the ids of this model."""
-    chat = ChatFormat(model_dir)
-    texts = json.loads((Path(__file__).parent / "data" / "anchors.json").read_text("utf-8"))["texts"]
-    return [chat.encode(text) for text in texts]
+        answers = sample(
+            policy, prompts, stop_ids=chat.stop_ids, max_tokens=ANCHOR_TOKENS, temperature=0.0, seed=0
+        )
+    asked = [Anchor([*p, *a.ids], len(p)) for p, a in zip(prompts, answers, strict=True)]
+    return [*(Anchor(chat.encode(text)) for text in data["texts"]), *asked]
 
 
 def mismatch(prepared: Sequence[Prepared]) -> float | None:

@@ -41,12 +41,17 @@ def sample(
     *,
     stop_ids: Sequence[int],
     max_tokens: int,
-    temperature: float,
+    temperature: float | Sequence[float],
     seed: int,
+    enough: int | None = None,
 ) -> list[Answer]:
-    """One answer per prompt, all in one batch. Temperature 0 is greedy; the same seed gives the same answers."""
+    """One answer per prompt, all in one batch. Temperature 0 is greedy; the same seed gives the same answers.
+
+    `temperature` may be one for each prompt. When `enough` answers have ended, the others are left unfinished.
+    """
+    heat = [temperature] * len(prompts) if isinstance(temperature, int | float) else list(temperature)
     with policy.for_sampling():
-        return _decode(policy, prompts, set(stop_ids), max_tokens, temperature, seed)
+        return _decode(policy, prompts, set(stop_ids), max_tokens, heat, seed, enough or len(prompts))
 
 
 def _decode(
@@ -54,25 +59,17 @@ def _decode(
     prompts: Sequence[Sequence[int]],
     stop_ids: set[int],
     max_tokens: int,
-    temperature: float,
+    heat: Sequence[float],
     seed: int,
+    enough: int,
 ) -> list[Answer]:
     generator = torch.Generator().manual_seed(seed)
     answers = [Answer() for _ in prompts]
     alive = list(range(len(prompts)))
-    ids_BT, mask_BT = _left_padded(prompts)
     cache = DynamicCache()
+    logp_BV, mask_BT = _read_prompts(policy, prompts, cache)
     for _ in range(max_tokens):
-        positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)[:, -ids_BT.shape[1] :]
-        hidden_BTD = policy.body(
-            input_ids=ids_BT,
-            attention_mask=mask_BT,
-            position_ids=positions_BT,
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state
-        logp_BV = policy.logp_NV(hidden_BTD[:, -1])
-        next_B = _draw(logp_BV, temperature, generator, len(prompts), alive)
+        next_B = _draw(logp_BV, heat, generator, alive)
         chosen = logp_BV.gather(1, next_B[:, None])[:, 0].tolist()
         keep = []
         for row, (who, token, logp) in enumerate(zip(alive, next_B.tolist(), chosen, strict=True)):
@@ -81,25 +78,50 @@ def _decode(
             answers[who].ended = token in stop_ids
             if not answers[who].ended:
                 keep.append(row)
-        if not keep:
+        if len(prompts) - len(keep) >= enough or len(answers[alive[0]].ids) == max_tokens:
             break
         if len(keep) < len(alive):
             index = torch.tensor(keep)
             alive = [alive[row] for row in keep]
             next_B, mask_BT = next_B[index], mask_BT[index]
             cache.batch_select_indices(index)
-        ids_BT = next_B[:, None]
         mask_BT = torch.cat([mask_BT, mask_BT.new_ones((len(alive), 1))], 1)
+        logp_BV = _next_logp(policy, next_B[:, None], mask_BT, cache)
     return answers
 
 
-def _draw(
-    logp_BV: Tensor, temperature: float, generator: torch.Generator, width: int, alive: Sequence[int]
-) -> Tensor:
+def _read_prompts(
+    policy: Policy, prompts: Sequence[Sequence[int]], cache: DynamicCache
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of the first tokens and the mask, a row a prompt. The same prompt many times is read once."""
+    same = all(prompt == prompts[0] for prompt in prompts)
+    ids_BT, mask_BT = _left_padded(prompts[:1] if same else prompts)
+    logp_BV = _next_logp(policy, ids_BT, mask_BT, cache)
+    if not same:
+        return logp_BV, mask_BT
+    cache.batch_repeat_interleave(len(prompts))
+    return logp_BV.expand(len(prompts), -1), mask_BT.expand(len(prompts), -1)
+
+
+def _next_logp(policy: Policy, ids_BT: Tensor, mask_BT: Tensor, cache: DynamicCache) -> Tensor:
+    positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)[:, -ids_BT.shape[1] :]
+    hidden_BTD = policy.body(
+        input_ids=ids_BT,
+        attention_mask=mask_BT,
+        position_ids=positions_BT,
+        past_key_values=cache,
+        use_cache=True,
+    ).last_hidden_state
+    return policy.logp_NV(hidden_BTD[:, -1])
+
+
+def _draw(logp_BV: Tensor, heat: Sequence[float], generator: torch.Generator, alive: Sequence[int]) -> Tensor:
     """Next ids, by inversion: one uniform per original row, so a row's answer does not depend on who has ended."""
-    if temperature == 0:
+    index = torch.as_tensor(alive)
+    heat_B = torch.as_tensor(heat)[index]
+    if not heat_B.any():
         return logp_BV.argmax(-1)
-    uniform_B = torch.rand(width, generator=generator)[torch.as_tensor(alive)]
-    cumulative_BV = torch.softmax(logp_BV / temperature, -1).cumsum(-1)
+    uniform_B = torch.rand(len(heat), generator=generator)[index]
+    cumulative_BV = torch.softmax(logp_BV / heat_B.clamp(min=1e-6)[:, None], -1).cumsum(-1)
     drawn_B = torch.searchsorted(cumulative_BV, (uniform_B * cumulative_BV[:, -1])[:, None])[:, 0]
-    return drawn_B.clamp(max=logp_BV.shape[-1] - 1)
+    return torch.where(heat_B == 0, logp_BV.argmax(-1), drawn_B.clamp(max=logp_BV.shape[-1] - 1))
