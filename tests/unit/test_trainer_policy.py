@@ -123,6 +123,21 @@ def test_the_same_seed_gives_the_same_answers(policy: Policy) -> None:
     assert [a.ids for a in once] != [a.ids for a in other]
 
 
+def test_answers_do_not_depend_on_what_was_computed_before(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers() -> list[Any]:
+        found = sample(policy, [tokens(9, 2)], stop_ids=[], max_tokens=24, temperature=1.0, seed=3)
+        return [(a.ids, a.logprobs) for a in found]
+
+    seen = []
+    for eager_up_to in (0, 512):  # the two kinds of attention, by the length of the rows before
+        monkeypatch.setattr("instar.trainers.policy.EAGER_UP_TO", eager_up_to)
+        policy.hidden_ND([tokens(12, 1)], [4])
+        seen.append(answers())
+    assert seen[0] == seen[1]
+
+
 def test_an_answer_ends_at_a_stop_token_and_the_others_go_on(policy: Policy) -> None:
     prompts = [tokens(5, 1), tokens(9, 2)]
     greedy = sample(policy, prompts, stop_ids=[], max_tokens=8, temperature=0.0, seed=0)

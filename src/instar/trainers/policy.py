@@ -171,8 +171,10 @@ class Policy:
     def for_sampling(self) -> Iterator[None]:
         """Lean projections while the block runs: weights packed once, the adapter cast once. No gradients.
 
-        A decode step is hundreds of tiny products, so what surrounds them costs more than they do.
+        A decode step is hundreds of tiny products, so what surrounds them costs more than they do. The kind of
+        attention is set, or it would be that of the pass before, and one seed would give more than one answer.
         """
+        self._model.set_attn_implementation("sdpa")
         layers = [m for m in self.peft.modules() if isinstance(m, LoraLayer)]
         for layer in layers:
             layer.forward = _lean(layer)
