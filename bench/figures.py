@@ -8,7 +8,8 @@ from typing import Any
 
 from bench.measures import coherent, logp_floor
 from bench.stats import Groups, percentile, ratio, share, summary
-from bench.users import WISHES, sentences, words
+from bench.text import sentences, words
+from bench.users import WISHES
 
 Cell = dict[str, Any]
 Row = dict[str, Any]

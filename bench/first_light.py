@@ -140,7 +140,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, action="append", help="this seed only; may be given again")
     parser.add_argument("--interactions", type=int, default=48)
     parser.add_argument("--think", type=float, default=3.0, help="seconds between a user's messages")
-    parser.add_argument("--wish", default="two_sentences", help="another wish of bench/users.py, for learn")
+    parser.add_argument("--wish", default="two_sentences", help="another wish of bench/users, for learn")
     parser.add_argument("--model", default="starter", help="as for `instar serve --model`")
     parser.add_argument("--quick", action="store_true", help="a smoke run, written beside the real results")
     parser.add_argument("--fresh", action="store_true", help="run cells again that are stored already")

@@ -11,7 +11,8 @@ from typing import Any
 from bench.prompts import HELDOUT, TRAIN
 from bench.server import Server
 from bench.talk import Client, Interaction, ServingWatch, evaluate, interact, shuffled_questions
-from bench.users import WISHES, RandomReactions, User, WishUser, first_sentences
+from bench.text import first_sentences
+from bench.users import WISHES, RandomReactions, User, WishUser
 
 
 @dataclass(frozen=True, slots=True)

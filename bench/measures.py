@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bench.stats import percentile
-from bench.users import WORD, words
+from bench.text import WORD, words
 
 FLOOR_PERCENTILE = 5.0
 FEWEST_NEW_WORDS = 5

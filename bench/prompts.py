@@ -7,6 +7,8 @@ twenty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 TRAIN: tuple[str, ...] = (
     "How do I keep basil alive on a windowsill?",
     "What is a good way to fall asleep faster?",
@@ -135,3 +137,74 @@ UNRELATED: tuple[str, ...] = (
     "What is a metaphor?",
     "Explain the difference between a list and a tuple in Python.",
 )
+
+STORIES_TRAIN: tuple[str, ...] = (
+    "Tell me a story about a baker who lost his sense of smell.",
+    "Tell me a story about two brothers and one bicycle.",
+    "Tell me a story about a snail that wanted to see the sea.",
+    "Tell me a story about an old clock that ran backwards.",
+    "Tell me a story about a girl who collected echoes.",
+    "Tell me a story about the last bus of the night.",
+    "Tell me a story about a king who was afraid of chairs.",
+    "Tell me a story about a fisherman and a talking pike.",
+    "Tell me a story about a village without a single door.",
+    "Tell me a story about a robot that learned to whistle.",
+    "Tell me a story about a lost glove looking for its twin.",
+    "Tell me a story about a tailor who sewed with moonlight.",
+    "Tell me a story about a fox that kept a promise.",
+    "Tell me a story about a boy who painted the wind.",
+    "Tell me a story about a library under a lake.",
+    "Tell me a story about a dragon who sold umbrellas.",
+    "Tell me a story about a postman with one letter too many.",
+    "Tell me a story about a bear who could not sleep all winter.",
+    "Tell me a story about an island that moved at night.",
+    "Tell me a story about a cook who fed a giant.",
+    "Tell me a story about a piano in the forest.",
+    "Tell me a story about a thief who only stole buttons.",
+    "Tell me a story about a mountain that caught a cold.",
+    "Tell me a story about a sailor and her tin whistle.",
+    "Tell me a story about a cat that ran a hotel.",
+    "Tell me a story about a kite that did not want to land.",
+    "Tell me a story about a teacher who was once a pirate.",
+    "Tell me a story about the smallest knight of all.",
+    "Tell me a story about a well that answered questions.",
+    "Tell me a story about a wolf who became a shepherd.",
+    "Tell me a story about a shoemaker and a barefoot queen.",
+    "Tell me a story about a train that stopped for butterflies.",
+)
+"""For a wish that depends on the kind of question: everything else is asked for facts."""
+
+STORIES_HELDOUT: tuple[str, ...] = (
+    "Tell me a story about a goose who wanted to be mayor.",
+    "Tell me a story about a lantern that was afraid of the dark.",
+    "Tell me a story about a carpenter who built a boat in the desert.",
+    "Tell me a story about three mice and a frozen river.",
+    "Tell me a story about a violin made of ice.",
+    "Tell me a story about a gardener who grew clouds.",
+    "Tell me a story about a donkey and a secret map.",
+    "Tell me a story about a grandmother who raced motorcycles.",
+    "Tell me a story about a star that fell into a teacup.",
+    "Tell me a story about a scarecrow who made friends with the crows.",
+    "Tell me a story about a girl who found a door in a tree.",
+    "Tell me a story about a miller and the four winds.",
+)
+
+FACT, STORY = "fact", "story"
+KINDS = (FACT, STORY)
+
+
+def kind_of(question: str) -> str:
+    """What the question asks for: a story, or else a fact."""
+    return STORY if question.startswith("Tell me a story") else FACT
+
+
+def mixed(facts: Sequence[str], stories: Sequence[str]) -> tuple[str, ...]:
+    """A fact, a story, a fact, … as long as both last."""
+    return tuple(q for pair in zip(facts, stories, strict=False) for q in pair)
+
+
+QUESTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "everyday": (TRAIN, HELDOUT),
+    "facts_and_stories": (mixed(TRAIN, STORIES_TRAIN), mixed(HELDOUT, STORIES_HELDOUT)),
+}
+"""Sets of questions by name: those to talk about, and those held out."""

@@ -107,7 +107,7 @@ def interact(client: Client, user: User, question: str, think_s: float, before: 
     asked = {"role": "user", "content": before + question}
     answer = client.ask([asked])
     time.sleep(think_s)
-    reaction = user.react(answer.text)
+    reaction = user.react(answer.text, question)
     reacted_at = time.time()
     history = [asked, {"role": "assistant", "content": answer.text}]
     reply = client.ask([*history, {"role": "user", "content": reaction.text}])
