@@ -15,7 +15,7 @@ SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint soak bench-first-light bench-judge model docs clean
+.PHONY: help serve test lint soak bench-first-light bench-judge bench-learn bench-learn-full model docs clean
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,12 @@ bench-first-light: $(DEV_STAMP) model  ## how fast it learns; results in bench/r
 
 bench-judge: $(DEV_STAMP)  ## how well reactions are read, by judge, language and kind
 	$(BIN)/python -m bench.judge $(ARGS)
+
+bench-learn: $(DEV_STAMP) model  ## what it learns from simulated users, and at what price; a quarter of an hour
+	$(BIN)/python -m bench.learn --short $(ARGS)
+
+bench-learn-full: $(DEV_STAMP) model  ## every arm, every user, both paths; many hours, may be stopped and started again
+	$(BIN)/python -m bench.learn --full $(ARGS)
 
 docs: $(DEV_STAMP)  ## write the generated parts of the documentation anew
 	$(BIN)/python -m tests.kit.docs

@@ -126,6 +126,11 @@ class Server:
         reply.raise_for_status()
         return reply.json()
 
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        reply = self._http.post(path, json=body, headers={"authorization": f"Bearer {self.key}"})
+        reply.raise_for_status()
+        return reply.json()
+
     def status(self) -> dict[str, Any]:
         facts: dict[str, Any] = self.get("/v1/status")
         return facts

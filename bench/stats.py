@@ -1,4 +1,5 @@
-"""Shares with bounds. "Lower 95 %" is one-sided everywhere: the value is above it with 95 % confidence."""
+"""Shares with bounds. "Lower 95 %" is one-sided: the value is above it with 95 % confidence. An interval (`low`,
+`high`) is two-sided."""
 
 from __future__ import annotations
 
@@ -80,6 +81,37 @@ def bootstrap_ratio_lower(after: Groups, before: Groups, *, draws: int = 4000, s
     up, down = _shares_of(after, keys, drawn), _shares_of(before, keys, drawn)
     ratios = np.divide(up, down, out=np.zeros_like(up), where=down > 0)
     return float(np.sort(ratios)[int(0.05 * draws)])
+
+
+def bootstrap_share(groups: Groups, *, draws: int = 4000, seed: int = 0) -> tuple[float, float]:
+    """Two-sided 95 % interval of a share when the flags of one group resemble each other: groups are drawn with
+    replacement. Needs a group."""
+    keys = sorted(groups)
+    drawn = np.random.default_rng(seed).integers(len(keys), size=(draws, len(keys)))
+    shares = np.sort(_shares_of(groups, keys, drawn))
+    return float(shares[int(0.025 * draws)]), float(shares[int(0.975 * draws)])
+
+
+def interval(groups: Groups) -> dict[str, float | int | None]:
+    """k of n with a two-sided 95 % interval: the wider of Wilson's and a bootstrap over the groups, on each side."""
+    flags = [flag for group in groups.values() for flag in group]
+    k, n = sum(flags), len(flags)
+    if not n:
+        return {"k": 0, "n": 0, "share": None, "low": None, "high": None}
+    ends = wilson(k, n, Z_TWO_SIDED), bootstrap_share(groups)
+    low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+    return {"k": k, "n": n, "share": round(k / n, 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def difference(a: tuple[int, int], b: tuple[int, int]) -> tuple[float, float, float]:
+    """a − b of two independent shares (k, n) with a two-sided 95 % interval by Newcombe's hybrid of Wilson's
+    (R. G. Newcombe, 1998, method 10). Needs n > 0 in both."""
+    (ka, na), (kb, nb) = a, b
+    pa, pb = ka / na, kb / nb
+    (la, ua), (lb, ub) = wilson(ka, na, Z_TWO_SIDED), wilson(kb, nb, Z_TWO_SIDED)
+    down = math.sqrt((pa - la) ** 2 + (ub - pb) ** 2)
+    up = math.sqrt((ua - pa) ** 2 + (pb - lb) ** 2)
+    return pa - pb, pa - pb - down, pa - pb + up
 
 
 def _shares_of(groups: Groups, keys: Sequence[str], drawn: Any) -> Any:
