@@ -19,17 +19,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and numpy load
 import argparse
 import json
 import sys
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from bench.learn.arms import ARMS, BOTH, FAST
-from bench.learn.cells import RESULTS, ROOT, THERE, Cell, Cells
+from bench.learn.cells import RESULTS, ROOT, Cell, Cells
 from bench.learn.figures import all_figures, base_plans
 from bench.learn.goals import goals
 from bench.learn.plan import (
@@ -45,6 +42,7 @@ from bench.learn.plan import (
     plans_of,
     unique,
 )
+from bench.learn.running import run_cells, run_one
 from bench.learn.table import print_all, print_cells, print_comparison
 from bench.server import machine
 from bench.users import NAMES, persona
@@ -68,41 +66,6 @@ def chosen(options: argparse.Namespace) -> list[Plan]:
         blocks = [replace(block, seeds=options.seeds) for block in blocks]
     plans = plans_of(blocks, **more)
     return unique([*base_plans(plans), *plans])
-
-
-def run_cells(cells: Cells, plans: Sequence[Plan], jobs: int, work: Callable[[Plan], bool]) -> None:
-    """Run what is missing, `jobs` at a time. A cell that fails is told of and does not stop the others."""
-    todo = [p for p in plans if cells.fresh or cells.state(p) != THERE]
-    if not todo:
-        return
-    print(f"{len(todo)} of {len(plans)} cells are to be run", flush=True)
-    if jobs == 1:
-        for plan in todo:
-            _report(plan, partial(work, plan))
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(work, plan): plan for plan in todo}
-        for done in as_completed(waiting):
-            _report(waiting[done], done.result)
-
-
-def run_one(cells: Cells, keep: Path | None, plan: Plan) -> bool:
-    """In a process of its own, or in this one. False if somebody else is running this cell."""
-    from bench.learn.cell import run  # torch: only where cells are run
-
-    return cells.ensure(plan, partial(run, say=_say, keep=keep)) is not None
-
-
-def _say(text: str) -> None:
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
-
-
-def _report(plan: Plan, result: Callable[[], bool]) -> None:
-    try:
-        if not result():
-            _say(f"{plan.name}: another process is at it")
-    except Exception as error:  # noqa: BLE001 – one cell must not take the others with it
-        _say(f"{plan.name} FAILED: {type(error).__name__}: {error}")
 
 
 def stored(cells: Cells, plans: Sequence[Plan], *, stale: bool) -> list[Cell]:

@@ -41,7 +41,7 @@ def run(plan: Plan, say: Say = print, keep: Path | None = None) -> dict[str, Any
     """A raw cell. `keep`: put the data folder there instead of a temporary place."""
     torch.set_num_threads(1)
     open_path: Callable[[Plan, Path], AbstractContextManager[tuple[Serving, Path]]]
-    open_path = served if plan.path == API else in_process  # type: ignore[assignment]
+    open_path = served if plan.path == API else in_process
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="instar-learn-") as place:
         folder = keep / plan.name if keep else Path(place)

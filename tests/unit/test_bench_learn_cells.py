@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.learn.__main__ import chosen, main, options_of, run_cells
+from bench.learn.__main__ import chosen, main, options_of
 from bench.learn.arms import ARMS
 from bench.learn.cells import MISSING, RUNNING, STALE, THERE, Cells, fingerprint
 from bench.learn.plan import MARKS, Plan, make
+from bench.learn.running import run_cells, run_one
 from bench.users import NAMES
 from filelock import FileLock
 
@@ -104,6 +106,13 @@ def test_one_failing_cell_does_not_stop_the_others(cells: Cells, capsys: pytest.
     assert "RuntimeError: boom" in capsys.readouterr().out
     run_cells(cells, plans, 1, work)
     assert len(run.ran) == 2  # what was there was not run again
+
+
+def test_cells_run_in_processes_of_their_own(cells: Cells, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan that no model can serve fails in the worker, and the failure comes back by name."""
+    plan = make("fast", "oracle", "nothing", "plain", 0, model="/nowhere/at/all")
+    run_cells(cells, [plan], 2, partial(run_one, cells, None))
+    assert f"{plan.name} FAILED: ModelError" in capsys.readouterr().out
 
 
 # ── names and plans ───────────────────────────────────────────────────────────────────────────────────────

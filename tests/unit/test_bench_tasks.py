@@ -73,6 +73,9 @@ def test_facts_are_whole_words() -> None:
 def test_a_long_essay_is_long_and_no_loop() -> None:
     assert not is_long_essay("A short one about the sea. The end.")
     assert not is_long_essay("the sea is blue and " * 40)
+    filler = " ".join(f"wave{i}" for i in range(130))
+    assert is_long_essay(filler + "".join(f" {i} as blue as glass" for i in range(6)))
+    assert not is_long_essay(filler + "".join(f" {i} as blue as glass" for i in range(7)))
 
 
 @pytest.mark.parametrize(
