@@ -93,8 +93,9 @@ class GateSettings(Group):
     """What a version must show before it serves."""
 
     max_kl: float = Field(0.3, gt=0, description="KL to base on unrelated prompts, nats a token")
-    min_coherent: float = Field(0.9, ge=0, le=1, description="share of canary answers, relative to base")
-    min_relevant: float = Field(0.8, ge=0, le=1, description="share of canary answers, relative to base")
+    min_sound: float = Field(
+        0.75, gt=0, lt=1, description="share of canary answers that must be sound, relative to base"
+    )
 
 
 class Settings(Group):

@@ -27,7 +27,7 @@ from instar.judges import build_chain
 from instar.methods import get_method
 from instar.records import Caller, GateReport, Kind, Message, Turn, UpdateJob, UpdateResult
 from instar.registry import FolderRegistry
-from instar.trainers.gate import canaries, token_logp
+from instar.trainers.canaries import canaries, token_logp
 from instar.trainers.local import run_update
 from instar.trainers.policy import Policy
 from instar.trainers.revise import OTHERS
