@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import tempfile
@@ -28,6 +27,7 @@ import torch
 
 from bench.measures import relevant
 from bench.prompts import HELDOUT, TRAIN
+from bench.stats import summary
 from bench.users import first_sentences
 from instar.chat_format import ChatFormat
 from instar.config import GateSettings, TrainSettings
@@ -38,7 +38,7 @@ from instar.trainers.policy import Policy
 from instar.trainers.sampling import sample
 
 RESULTS = Path(__file__).parent / "results" / "gate.json"
-QUESTIONS = 32
+QUESTIONS = 24
 """Training questions that the adapters are taught with."""
 MICRO_BATCH = 4
 
@@ -112,13 +112,13 @@ class Workshop:
     def own(self) -> list[str]:
         """Base's own answers, cut where they are long."""
         with self.policy.as_base():
-            return [text for text, _ in self.ask(TRAIN[:QUESTIONS], seed=3, max_tokens=96)]
+            return [text for text, _ in self.ask(TRAIN[:QUESTIONS], seed=3, max_tokens=72)]
 
     def hinted(self, hint: str, count: int = 16) -> list[Lesson]:
         """Base's answers to the hinted questions, to be given without the hint."""
         with self.policy.as_base():
             asked = [f"{hint}\n\n{q}" for q in TRAIN[:count]]
-            found = self.ask(asked, seed=4, max_tokens=96, temperature=0.5)
+            found = self.ask(asked, seed=4, max_tokens=72, temperature=0.5)
         return [
             self.lesson(q, text, ends=ended) for q, (text, ended) in zip(TRAIN[:count], found, strict=True)
         ]
@@ -131,14 +131,18 @@ class Workshop:
         """One for each training question; `answer` gives the text by number."""
         return [self.lesson(q, answer(i), ends=ends) for i, q in enumerate(TRAIN[:QUESTIONS])]
 
-    def teach(self, lessons: Sequence[Lesson], out: Path, *, steps: int, seed: int, anchor: float) -> None:
+    def teach(
+        self, lessons: Sequence[Lesson], out: Path, *, steps: int, seed: int, rate: float, anchored: bool
+    ) -> None:
         """A fresh adapter after so many steps of likelihood, by the product's own trainer."""
         chosen: list[Lesson] = []
         choose = random.Random(seed)
         while len(chosen) < steps * MICRO_BATCH:
             chosen += choose.sample(list(lessons), len(lessons))
         samples = [x.sample(f"turn_{i}") for i, x in enumerate(chosen[: steps * MICRO_BATCH])]
-        settings = TrainSettings(passes=1, micro_batch=MICRO_BATCH, anchor_kl=anchor)  # type: ignore[call-arg]
+        settings = TrainSettings(passes=1, micro_batch=MICRO_BATCH, lr=rate).model_dump()  # type: ignore[call-arg]
+        if not anchored:
+            settings["anchor_kl"] = 0.0
         job = UpdateJob(
             update_id="check",
             parent=BASE,
@@ -147,7 +151,7 @@ class Workshop:
             out_dir=str(out),
             seed=seed,
             samples=samples,
-            settings=settings.model_dump(),
+            settings=settings,
         )
         run_update(job, self.policy, None)
 
@@ -179,19 +183,30 @@ class Case:
 
 
 def taught(
-    kind: str, *, bad: bool, seed: int, runs: Sequence[int], lessons: Callable[[Workshop], list[Lesson]]
+    kind: str,
+    lessons: Callable[[Workshop], list[Lesson]],
+    *,
+    bad: bool,
+    seed: int,
+    runs: Sequence[int],
+    rate: float = 3e-4,
 ) -> list[Case]:
-    """The same lessons with these numbers of steps, each from a seed of its own; harmless ones with the anchor."""
+    """The same lessons with these numbers of steps, each from a seed of its own; harmless ones with the anchors."""
 
     def case(steps: int, seed: int) -> Case:
-        return Case(
-            kind,
-            f"{steps} steps",
-            bad,
-            lambda w, out: w.teach(lessons(w), out, steps=steps, seed=seed, anchor=0.0 if bad else 1.0),
-        )
+        def make(w: Workshop, out: Path) -> None:
+            w.teach(lessons(w), out, steps=steps, seed=seed, rate=rate, anchored=not bad)
+
+        return Case(kind, f"{steps} steps", bad, make)
 
     return [case(steps, seed + i) for i, steps in enumerate(runs)]
+
+
+def noisy(kind: str, sizes: Sequence[float], *, bad: bool, seed: int) -> list[Case]:
+    def case(size: float, seed: int) -> Case:
+        return Case(kind, str(size), bad, lambda w, _: w.noise(size, seed=seed))
+
+    return [case(size, seed + i) for i, size in enumerate(sizes)]
 
 
 def shifted(w: Workshop) -> list[Lesson]:
@@ -206,49 +221,49 @@ def short(sentences: int) -> Callable[[Workshop], list[Lesson]]:
     return lambda w: w.lessons(lambda i: first_sentences(w.own[i], sentences))
 
 
-def going_on(w: Workshop) -> list[Lesson]:
-    """Where an answer would end, another one begins."""
-    return w.lessons(
-        lambda i: "\n\n".join(first_sentences(w.own[(i + k) % QUESTIONS], 1) for k in range(4)), ends=False
-    )
+def without_end(text: Callable[[Workshop, int], str]) -> Callable[[Workshop], list[Lesson]]:
+    """Whole answers, whose stop token is pushed away."""
+
+    def lessons(w: Workshop) -> list[Lesson]:
+        return [Lesson(x.prompt, x.answer, unlearn=True) for x in w.lessons(lambda i: text(w, i))]
+
+    return lessons
 
 
-def without_end(w: Workshop) -> list[Lesson]:
-    ended = w.lessons(lambda i: first_sentences(w.own[i], 1 + i % 3))
-    return [Lesson(x.prompt, x.answer, unlearn=True) for x in ended]
+def said(*texts: str) -> Callable[[Workshop], list[Lesson]]:
+    """These, whatever is asked."""
+    return lambda w: w.lessons(lambda i: texts[i % len(texts)])
 
 
 def cases() -> list[Case]:
+    """Twenty of each. What is called bad is measured too: see `heldout_relevant` in the results."""
     found = [
-        *taught("empty", bad=True, seed=100, runs=(4, 10), lessons=lambda w: w.lessons(lambda _: "")),
-        *taught("runaway", bad=True, seed=110, runs=(10, 20), lessons=going_on),
-        *taught("lost stop", bad=True, seed=120, runs=(6, 12), lessons=without_end),
-        Case("kl", "noise .08", True, lambda w, _: w.noise(0.08, seed=130)),
-        *taught("kl", bad=True, seed=131, runs=(12,), lessons=lambda w: w.lessons(lambda i: w.own[i][::-1])),
+        *taught("empty", said(""), bad=True, seed=100, runs=(4, 10)),
+        *taught("runaway", without_end(lambda w, i: w.own[i]), bad=True, seed=110, runs=(8, 14)),
+        *taught("lost stop", without_end(lambda w, i: first_sentences(w.own[i], 1 + i % 3)), bad=True, seed=120,
+                runs=(6, 12)),
+        *taught("kl", lambda w: w.lessons(lambda i: w.own[i][::-1]), bad=True, seed=130, runs=(16,), rate=1e-3),
+        *noisy("kl", (0.12,), bad=True, seed=131),
         Case("not finite", "nan", True, lambda w, _: w.spoil(float("nan"), seed=140)),
         Case("not finite", "inf", True, lambda w, _: w.spoil(float("inf"), seed=141)),
-        *taught("off", bad=True, seed=150, runs=(12,), lessons=shifted),
-        *taught("off, short", bad=True, seed=151, runs=(10,), lessons=shifted_short),
-        *taught("off, pleasantries", bad=True, seed=152, runs=(8,),
-                lessons=lambda w: w.lessons(lambda i: PLEASANTRIES[i % len(PLEASANTRIES)])),
-        *taught("off, cats", bad=True, seed=153, runs=(8,),
-                lessons=lambda w: w.lessons(lambda i: CATS[i % len(CATS)])),
-        *taught("loops", bad=True, seed=160, runs=(8, 14),
-                lessons=lambda w: w.lessons(lambda i: " ".join([first_sentences(w.own[i], 1)] * 4), ends=False)),
-        *(Case("noise", str(size), True, lambda w, _, s=size, n=i: w.noise(s, seed=170 + n))  # type: ignore[misc]
-          for i, size in enumerate((0.03, 0.05, 0.1, 0.3))),
-        *(Case("perturbed", str(size), False, lambda w, _, s=size, n=i: w.noise(s, seed=200 + n))  # type: ignore[misc]
-          for i, size in enumerate((0.001, 0.002, 0.003, 0.005, 0.007, 0.01))),
-        *taught("own words", bad=False, seed=210, runs=(4, 8),
-                lessons=lambda w: w.lessons(lambda i: w.own[i], ends=False)),
-        *taught("one sentence", bad=False, seed=220, runs=(4, 8, 12), lessons=short(1)),
-        *taught("two sentences", bad=False, seed=230, runs=(6, 12), lessons=short(2)),
-        *taught("formal", bad=False, seed=240, runs=(4, 8, 12),
-                lessons=lambda w: w.hinted("Please use a formal tone, without contractions.")),
-        *taught("plain", bad=False, seed=250, runs=(6, 12),
-                lessons=lambda w: w.hinted("Please write one plain paragraph, no lists.")),
-        *taught("longer", bad=False, seed=260, runs=(6, 12),
-                lessons=lambda w: w.hinted("Please explain it in much more detail.")),
+        *taught("off, shifted", shifted, bad=True, seed=150, runs=(24,), rate=1e-3),
+        *taught("off, short", shifted_short, bad=True, seed=151, runs=(10,)),
+        *taught("off, pleasant", said(*PLEASANTRIES), bad=True, seed=152, runs=(8,)),
+        *taught("off, cats", said(*CATS), bad=True, seed=153, runs=(12,)),
+        *taught("off, drifted", short(1), bad=True, seed=154, runs=(6,)),
+        *taught("loops", lambda w: w.lessons(lambda i: " ".join([first_sentences(w.own[i], 1)] * 4), ends=False),
+                bad=True, seed=160, runs=(10, 16), rate=6e-4),
+        *noisy("noise", (0.15, 0.3, 1.0), bad=True, seed=170),
+        *noisy("perturbed", (0.001, 0.003, 0.005, 0.007, 0.01, 0.02), bad=False, seed=200),
+        *taught("own words", lambda w: w.lessons(lambda i: w.own[i], ends=False), bad=False, seed=210, runs=(4, 8)),
+        *taught("one sentence", short(1), bad=False, seed=220, runs=(3, 6, 9), rate=1e-4),
+        *taught("two sentences", short(2), bad=False, seed=230, runs=(6, 12), rate=1e-4),
+        *taught("formal", lambda w: w.hinted("Please use a formal tone, without contractions."), bad=False,
+                seed=240, runs=(4, 8, 12)),
+        *taught("plain", lambda w: w.hinted("Please write one plain paragraph, no lists."), bad=False, seed=250,
+                runs=(6, 12)),
+        *taught("longer", lambda w: w.hinted("Please explain it in much more detail."), bad=False, seed=260,
+                runs=(6, 12)),
     ]  # fmt: skip
     assert (sum(c.bad for c in found), sum(not c.bad for c in found)) == (20, 20)
     return found
@@ -307,7 +322,7 @@ def show(row: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--only", help="cases whose name contains this")
+    parser.add_argument("--only", help="cases whose name contains this; the other rows of the results stay")
     parser.add_argument("--keep", type=Path, help="folder where adapters are kept and found again")
     parser.add_argument("--no-heldout", action="store_true", help="leave the held-out questions out")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -316,24 +331,31 @@ def main() -> None:
     workshop = Workshop(options.model)
     gate = Gate(workshop.policy)
     keep = options.keep or Path(tempfile.mkdtemp(prefix="instar-gate-"))
-    rows = []
+    rows: dict[str, dict[str, Any]] = {}
+    if options.only is not None and options.out.is_file():
+        rows = {f"{r['kind']}: {r['detail']}": r for r in json.loads(options.out.read_text("utf-8"))["cases"]}
     for case in cases():
         if options.only is None or options.only in case.name:
-            rows.append(check(workshop, gate, case, keep, not options.no_heldout))
-            show(rows[-1])
-    blocked = sum(not r["passed"] for r in rows if r["bad"])
-    passed = sum(r["passed"] for r in rows if not r["bad"])
-    bad, harmless = sum(r["bad"] for r in rows), sum(not r["bad"] for r in rows)
-    print(f"blocked {blocked} of {bad} bad adapters, passed {passed} of {harmless} harmless ones")
-    if options.only is None:
-        facts = {
-            "commit": commit(),
-            "load": os.getloadavg(),
-            "blocked": blocked,
-            "passed": passed,
-            "cases": rows,
-        }
-        options.out.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+            rows[case.name] = check(workshop, gate, case, keep, not options.no_heldout)
+            show(rows[case.name])
+            write(options.out, [rows[c.name] for c in cases() if c.name in rows])
+
+
+def write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
+    bad, harmless = ([r for r in rows if r["bad"] is wanted] for wanted in (True, False))
+    blocked, passed = sum(not r["passed"] for r in bad), sum(r["passed"] for r in harmless)
+    facts = {
+        "commit": commit(),
+        "blocked": [blocked, len(bad)],
+        "passed": [passed, len(harmless)],
+        "gate_cpu_s": summary([r["gate_cpu_s"] for r in rows]),
+        "cases": rows,
+    }
+    out.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+    if len(rows) == len(cases()):
+        print(
+            f"blocked {blocked} of {len(bad)} bad adapters, passed {passed} of {len(harmless)} harmless ones"
+        )
 
 
 if __name__ == "__main__":
