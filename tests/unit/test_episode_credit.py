@@ -56,7 +56,7 @@ def teach_policy(folder: Path) -> None:
         ([ASK], EDIT, 0.7), ([ASK], READ, 0.3), (hinted([ASK]), READ, 1.0),
         ([ASK, *STEP], DONE, 1.0), (hinted([ASK, *STEP]), DONE, 1.0),
     )]  # fmt: skip
-    others = canaries(folder).prompts[:OTHERS]
+    others = canaries(folder).others[:OTHERS]
     asked += [(prompt, answer, 0.5) for prompt in others for answer in (EDIT, "hello there")]
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

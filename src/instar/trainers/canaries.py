@@ -56,8 +56,13 @@ class Canaries:
 
 
 @lru_cache(maxsize=4)
+def chat_of(model_dir: Path) -> ChatFormat:
+    return ChatFormat(model_dir)
+
+
+@lru_cache(maxsize=4)
 def canaries(model_dir: Path) -> Canaries:
-    chat = ChatFormat(model_dir)
+    chat = chat_of(model_dir)
     data = json.loads((DATA / "canaries.json").read_text("utf-8"))
 
     def prompt(text: str) -> list[int]:

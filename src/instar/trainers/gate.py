@@ -105,32 +105,32 @@ class Gate:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._canary = canaries(policy.model_dir)
-        self._backdrop = Backdrop(policy, self._canary)
+        self.canary = canaries(policy.model_dir)
+        self._backdrop = Backdrop(policy, self.canary)
         self._base: dict[int, BaseBlock] = {}
         with policy.as_base():
             self._base_end = self._stop_probability()[1]
-        self._of_base(next(iter(self._canary.blocks())))
+        self._of_base(next(iter(self.canary.blocks())))
 
     # ── answers ───────────────────────────────────────────────────────────────────────────────────────
     def _answers(self, block: range) -> list[list[int]]:
         """Answers of the policy as it stands to the questions of a block, without stop tokens."""
         found = sample(
             self._policy,
-            [self._canary.prompts[i] for i in block],
-            stop_ids=self._canary.stop_ids,
+            [self.canary.prompts[i] for i in block],
+            stop_ids=self.canary.stop_ids,
             max_tokens=ANSWER_TOKENS,
             temperature=0.7,
             seed=7 + block.start,
         )
-        return [self._canary.body(a.ids) for a in found]
+        return [self.canary.body(a.ids) for a in found]
 
     def _of_base(self, block: range) -> BaseBlock:
         if block.start not in self._base:
             with self._policy.as_base():
                 answers = self._answers(block)
             logp = self._backdrop.logp(block, answers)
-            marks = marks_of(self._canary, block, answers, logp)
+            marks = marks_of(self.canary, block, answers, logp)
             draft = BaseBlock(min(m.logp for m in marks), margin_curve(logp, ANSWER_TOKENS), 0)
             unsound = sum(fault(m, draft) is not None for m in marks)
             self._base[block.start] = BaseBlock(draft.least_logp, draft.margin, unsound)
@@ -138,7 +138,7 @@ class Gate:
 
     def _faults(self, block: range) -> list[str | None]:
         base, answers = self._of_base(block), self._answers(block)
-        marks = marks_of(self._canary, block, answers, self._backdrop.logp(block, answers))
+        marks = marks_of(self.canary, block, answers, self._backdrop.logp(block, answers))
         return [fault(mark, base) for mark in marks]
 
     # ── the verdict ───────────────────────────────────────────────────────────────────────────────────
@@ -174,7 +174,7 @@ class Gate:
         """Ask canaries until it is sure whether at most this share of base's are sound; at last, what is likelier."""
         found: list[str | None] = []
         of_base, ratio = 0, 0.0
-        for block in self._canary.blocks():
+        for block in self.canary.blocks():
             found += self._faults(block)
             of_base += self._of_base(block).unsound
             usual = min(max(USUAL_UNSOUND, of_base / len(found)), MOST_UNSOUND)
@@ -195,7 +195,7 @@ class Gate:
     @torch.no_grad()
     def _kl(self) -> float:
         total, count = 0.0, 0
-        for ids in self._canary.neutral:
+        for ids in self.canary.neutral:
             now_TV = self._policy.logp_NV(self._policy.hidden_ND([ids], [1]))
             with self._policy.as_base():
                 base_TV = self._policy.logp_NV(self._policy.hidden_ND([ids], [1]))
@@ -207,8 +207,8 @@ class Gate:
     def _stop_probability(self) -> tuple[float, float]:
         """Mean probability of stopping before the first token, and geometric mean after a complete answer."""
         start, end = [], []
-        stop = torch.as_tensor(self._canary.stop_ids)
-        for prompt, answer in self._canary.endings:
+        stop = torch.as_tensor(self.canary.stop_ids)
+        for prompt, answer in self.canary.endings:
             row = [*prompt, *answer, int(stop[0])]
             logp_TV = self._policy.logp_NV(self._policy.hidden_ND([row], [len(prompt)]))
             stop_T = logp_TV[:, stop].logsumexp(-1)

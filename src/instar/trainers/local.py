@@ -24,6 +24,8 @@ from instar.errors import TrainingError
 from instar.records import JudgedAnswer, UpdateJob, UpdateResult, WeightedSample
 from instar.trainers import losses
 from instar.trainers.answer_scorer import AnswerScorer, fit_scorer
+from instar.trainers.canaries import chat_of
+from instar.trainers.consistency import consistent
 from instar.trainers.gate import Gate
 from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.prepare import (
@@ -35,6 +37,7 @@ from instar.trainers.prepare import (
     mismatch,
 )
 from instar.trainers.revise import Reviser, asks
+from instar.trainers.trial import Trial, with_trial
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 ANCHORS = 3
@@ -84,19 +87,22 @@ def run_update(
         policy.load(parent)
     settings = job.settings
     reviser = reviser or Reviser(policy, max_tokens=int(settings["revision_tokens"]))
+    given, why = consistent(job.samples, job.history)
     scorers = scorers_of(job.history)
-    revised = reviser.revise(job.samples, scorers)
-    revisions = {"asked": sum(map(asks, job.samples)), "found": len(revised)}
-    samples = [*job.samples, *revised]
+    revised = reviser.revise(given, scorers)
+    revisions = {"asked": sum(map(asks, given)), "found": len(revised)}
+    samples = [*given, *revised]
     looked = time.monotonic()
-    rate = learning_rate(job, samples)
     prepare = Preparer(policy, settings)
     prepared = [prepare(sample) for sample in samples]
     teaching = [p for p in prepared if says(p.sample)]
-    if not teaching:  # revisions were asked for, and none was good enough: no step, so no new version
-        return UpdateResult(job.update_id, ok=True, metrics={"revisions": revisions}, taught=False)
+    if not teaching:  # contradictions, or no revision was good enough: no step, so no new version
+        return UpdateResult(job.update_id, ok=True, metrics={"revisions": revisions}, taught=False, why=why)
+    rate = learning_rate(job, samples)
     choose = random.Random(job.seed)
     anchors = [Anchor(ids) for ids in job.anchors] or default_anchors(policy)
+    trial = Trial(policy, gate.canary, job.held_back, seed=job.seed) if gate else None
+    before = trial.look() if trial else None
     optimizer = make_optimizer(policy, settings, rate, parent)
     metrics: dict[str, Any] = {"lr": rate, "mismatch": mismatch(prepared), "steps": []}
     metrics["revisions"] = revisions
@@ -114,6 +120,10 @@ def run_update(
     save_optimizer(policy, optimizer, out)
     trained = time.monotonic()
     report = gate.judge(settings["gate"]) if gate else None
+    if report and trial and before and report.checks["finite"]:
+        after = trial.look()
+        shown = trial.examples(before, after, chat_of(policy.model_dir).decode)
+        report = with_trial(report, trial.compare(before, after), shown)
     metrics["revise_s"], metrics["train_s"] = looked - began, trained - looked
     metrics["gate_s"] = time.monotonic() - trained
     return UpdateResult(job.update_id, ok=True, metrics=metrics, gate=report)
