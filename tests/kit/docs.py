@@ -19,7 +19,7 @@ README = ROOT / "README.md"
 CLI_PAGE = ROOT / "docs" / "cli.md"
 COMMANDS: list[list[str]] = [
     [], ["serve"], ["chat"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
-    ["versions", "activate"],
+    ["versions", "activate"], ["versions", "rollback"], ["versions", "approve"], ["versions", "reject"],
 ]  # fmt: skip
 _SETTINGS = re.compile(r"(?<=<!-- settings: begin -->\n).*?(?=<!-- settings: end -->)", re.DOTALL)
 
