@@ -247,6 +247,10 @@ def test_the_bound_follows_base(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(gate, "_faults", lambda block: ["off", None, "off", None])
     report = gate.judge(USUAL)
     assert report.passed
+    monkeypatch.setattr(gate, "_of_base", lambda block: BaseBlock(0.0, [], 4))
+    monkeypatch.setattr(gate, "_faults", lambda block: ["off"] * 4)
+    assert gate.judge(USUAL).passed, "base itself is never sound here, so canaries tell nothing"
+    monkeypatch.setattr(gate, "_of_base", lambda block: BaseBlock(0.0, [], 2))
     monkeypatch.setattr(gate, "_faults", lambda block: ["off", "off", "strange", "off"])
     report = gate.judge(USUAL)
     assert not report.passed
@@ -275,7 +279,7 @@ def teach(policy: Policy, answers: Any, *, prompts: list[list[int]] | None = Non
     [
         ([STOP_ID], "It ends answers before they begin"),
         ([140, STOP_ID], "hardly a word"),
-        ([*code(77)[:4] * 3, STOP_ID], "going round in circles"),
+        ([*code(77)[:4] * 3, STOP_ID], "answers to canary questions are not sound"),
         ([*code(78), STOP_ID], "off the subject"),
         ([*code(1), STOP_ID], "off the subject"),
     ],
