@@ -34,6 +34,11 @@ def policy(model_dir: Path) -> Policy:
     return found
 
 
+@pytest.fixture
+def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_module, "ENOUGH", 1)
+
+
 def turn(turn_id: str = "t", score: int = -1, **changes: Any) -> HeldBackTurn:
     values: dict[str, Any] = {"question": "Why?", "prompt_ids": PROMPT, "response_ids": REJECTED}
     return HeldBackTurn(turn_id, score, **{**values, **changes})
@@ -52,6 +57,7 @@ def make_likelier(policy: Policy, answer: list[int], steps: int = 10) -> None:
         optimizer.step()
 
 
+@pytest.mark.usefixtures("one_is_enough")
 def test_each_kind_of_turn_is_scored_as_it_says(policy: Policy) -> None:
     hinted = [90, 91, *PROMPT]
     trial = trial_of(
@@ -69,6 +75,7 @@ def test_each_kind_of_turn_is_scored_as_it_says(policy: Policy) -> None:
     assert found.scores["hinted"] == pytest.approx(shown - plain, abs=0.02)
 
 
+@pytest.mark.usefixtures("one_is_enough")
 def test_an_empty_answer_shows_nothing_of_the_users_words(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +140,9 @@ def test_a_version_must_pass_both() -> None:
     assert with_trial(fine, yes, [{"question": "?"}]).checks["examples"] == [{"question": "?"}]
 
 
-def test_held_back_questions_are_shown_first_and_canaries_fill_up(policy: Policy) -> None:
+def test_held_back_questions_are_shown_first_and_canaries_fill_up(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turns = [turn(f"t{i}", question=f"q{i}", hinted_ids=[90, *PROMPT]) for i in range(2)]
     trial = trial_of(policy, turn("p", 1), *turns)
     before = trial.look()
@@ -143,10 +152,13 @@ def test_held_back_questions_are_shown_first_and_canaries_fill_up(policy: Policy
     assert [e["question"] for e in shown[:2]] == ["q0", "q1"]
     assert [e["kind"] for e in shown] == ["held back"] * 2 + ["canary"] * 3
     assert shown[0]["before"] != shown[0]["after"]
-    many = trial_of(policy, *(turn(f"t{i}", hinted_ids=[90, *PROMPT]) for i in range(7)))
-    seen = many.look()
-    assert len(seen.scores) == 7
-    assert [e["kind"] for e in many.examples(seen, seen, str)] == ["held back"] * 5
+    assert before.scores == {}, "three are too few to conclude anything from"
+    for enough, scored in ((7, 7), (8, 0)):
+        monkeypatch.setattr(trial_module, "ENOUGH", enough)
+        many = trial_of(policy, *(turn(f"t{i}", hinted_ids=[90, *PROMPT]) for i in range(7)))
+        seen = many.look()
+        assert len(seen.scores) == scored
+        assert [e["kind"] for e in many.examples(seen, seen, str)] == ["held back"] * 5
 
 
 def test_an_update_is_tried_on_what_was_held_back_and_refused_when_it_is_worse(

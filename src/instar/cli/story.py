@@ -77,7 +77,7 @@ def gate_lines(gate: dict[str, Any]) -> list[str]:
             f"distance to the untouched model on unrelated texts: {kl['value']:.3f} (at most {kl['bound']:.2f})"
         )
     held = checks.get("held_back") or {}
-    if held.get("turns"):
+    if "value" in held:
         lines.append(
             f"turns held back: {held['turns']}, win share {held['value']:.2f}, "
             f"between {held['lower']:.2f} and {held['upper']:.2f} (must be above {held['bound']:.2f})"

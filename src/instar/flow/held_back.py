@@ -11,7 +11,7 @@ from instar.chat_format import text_of
 from instar.ports import TeacherPrompts
 from instar.records import HeldBackTurn, Sample
 
-LIMIT = 40
+LIMIT = 32
 """Newest held-back turns that a version is tried on: what an update can afford."""
 
 

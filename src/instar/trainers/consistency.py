@@ -1,9 +1,9 @@
 """Does what a person says of answers hang together? Where it does not, nothing is learned from it.
 
-Liked and disliked answers that nothing tells apart are what reactions by lot look like. The head of answer_scorer.py is
-tested on them by cross-validation, and where it does no better than a coin, they are taken for contradictory. A wish that
-the head's features do not show at all would look the same, so edits, which say what they want, are learned from anyway,
-and a change of mind, when everything is disliked for a while, is none.
+Liked and disliked answers that nothing tells apart are what reactions by lot look like. The head of answer_scorer.py
+is tested on them by cross-validation, and where it does no better than a coin, they are taken for contradictory. A wish
+that the head's features do not show at all would look the same, so edits, which say what they want, are learned from
+anyway; and a change of mind, when everything is disliked for a while, is none.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from instar.trainers.canaries import Canaries, token_logp
 from instar.trainers.policy import Policy
 from instar.trainers.sampling import sample
 
-ANSWER_TOKENS = 48
+ANSWER_TOKENS = 32
 EXAMPLES = 5
 """Answers of both versions that are shown side by side."""
 SCALE = 0.25
@@ -55,17 +55,20 @@ class Trial:
         self._policy, self._canary, self._seed = policy, canary, seed
         self._turns = [t for t in held_back if usable(t)]
         self._left_out = len(held_back) - len(self._turns)
-        self._answered = [t for t in self._turns if t.score == -1 and not t.wanted_ids]
+        self._is_enough = len(self._turns) >= ENOUGH
+        answered = [t for t in self._turns if t.score == -1 and not t.wanted_ids]
+        self._answered = answered if self._is_enough else answered[:EXAMPLES]
         places = range(max(0, EXAMPLES - len(self._answered)))
         self._canaries = [i for i, _ in zip(range(len(canary.prompts)), places, strict=False)]
 
     def look(self) -> Look:
-        """The version that the policy is now."""
+        """The version that the policy is now. Without enough turns to conclude anything, only what is shown."""
         found = Look()
         answers = self._answers()
         found.shown = [*answers[: min(EXAMPLES, len(self._answered))], *answers[len(self._answered) :]]
-        self._score_given(found)
-        self._score_answers(found, answers[: len(self._answered)])
+        if self._is_enough:
+            self._score_given(found)
+            self._score_answers(found, answers[: len(self._answered)])
         return found
 
     def _answers(self) -> list[list[int]]:
@@ -110,10 +113,11 @@ class Trial:
 
     def compare(self, before: Look, after: Look) -> dict[str, Any]:
         """Whether the version seen last is no worse than the first: figures, verdict and a sentence."""
-        wins = [win(after.scores[t.turn_id] - before.scores[t.turn_id], SCALE) for t in self._turns]
+        scored = self._turns if self._is_enough else []
+        wins = [win(after.scores[t.turn_id] - before.scores[t.turn_id], SCALE) for t in scored]
         passed, interval = not_worse(wins, self._seed)
         facts: dict[str, Any] = {
-            "turns": len(wins),
+            "turns": len(self._turns),
             "left_out": self._left_out,
             "needed": ENOUGH,
             "passed": passed,
