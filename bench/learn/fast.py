@@ -30,7 +30,7 @@ from bench.learn.serving import Asking, Said
 from bench.talk import Message
 from instar.chat_format import ChatFormat
 from instar.compose import base_facts, build_judges, prepare_model
-from instar.config import JudgeSettings, Settings, TrainSettings, load_settings
+from instar.config import GateSettings, JudgeSettings, Settings, TrainSettings, load_settings
 from instar.errors import RequestError
 from instar.flow.prompts import ChatTeacherPrompts
 from instar.flow.publish import Publisher
@@ -172,13 +172,17 @@ def extra_settings(plan: Plan) -> dict[str, Any]:
 
 
 def settings_of(plan: Plan, folder: Path, model_dir: Path) -> Settings:
-    """The product's settings for this cell: its defaults, and what the plan says about training."""
+    """The product's settings for this cell: its defaults, and what the plan says about training.
+
+    Nothing is held back: which conversations are, goes by their random names, and a cell must be the same again.
+    """
     known = {k: v for k, v in plan.train.items() if k in TrainSettings.model_fields}
     return Settings(
         data_dir=folder,
         model=str(model_dir),
         train=TrainSettings(**known),
         judge=JudgeSettings(),  # type: ignore[call-arg]
+        gate=GateSettings(held_back=0.0),  # type: ignore[call-arg]
     )
 
 

@@ -25,7 +25,7 @@ from instar.methods.opd import teacher_words
 from instar.methods.weights import blank
 from instar.ports import TeacherPrompts
 from instar.records import Origin, Sample, WeightedSample
-from instar.trainers.gate import token_logp
+from instar.trainers.canaries import token_logp
 from instar.trainers.policy import Policy
 
 CLIP = 1.0

@@ -169,6 +169,8 @@ def build_train_step(settings: Settings, state: RunState, store: Store, trainer:
         prompts=ChatTeacherPrompts(ChatFormat(state.model_dir)),
         settings=settings,
         model_dir=state.model_dir,
-        publisher=Publisher(store, registry, base_facts(settings, state.model_dir), clock),
+        publisher=Publisher(
+            store, registry, base_facts(settings, state.model_dir), clock, approve=settings.gate.approve
+        ),
         clock=clock,
     )

@@ -161,8 +161,18 @@ class GateSettings(Group):
     """What a version must show before it serves."""
 
     max_kl: float = Field(0.3, gt=0, description="KL to base on unrelated prompts, nats a token")
-    min_coherent: float = Field(0.9, ge=0, le=1, description="share of canary answers, relative to base")
-    min_relevant: float = Field(0.8, ge=0, le=1, description="share of canary answers, relative to base")
+    min_sound: float = Field(
+        0.75, gt=0, lt=1, description="share of canary answers that must be sound, relative to base"
+    )
+    held_back: float = Field(
+        0.1, ge=0, lt=1, description="share of sessions never trained on, which new versions are tried on"
+    )
+    approve: bool = Field(
+        False, description="whether a version that passed waits for `instar versions approve`"
+    )
+    auto_rollback: bool = Field(
+        True, description="whether a version that users like less than its parent is taken back by itself"
+    )
 
 
 class Settings(Group):

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from instar.records import (
     Abstention,
     Activation,
+    Decision,
+    Fate,
     JudgedAnswer,
     JudgeItem,
     Judgement,
@@ -119,9 +121,15 @@ class Store(Protocol):
     def turn(self, turn_id: str) -> Turn | None: ...
 
     def turn_views(
-        self, *, session_id: str | None = None, limit: int = 100, before: str | None = None
+        self,
+        *,
+        session_id: str | None = None,
+        limit: int = 100,
+        before: str | None = None,
+        turn_ids: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
-        """Turns with their next states, judgement, uses and reason as plain JSON values, newest first.
+        """Turns with their next states, judgement, uses and reason as plain JSON values, newest first; only those
+        of `turn_ids`, if given.
 
         Keys: id, session_id, episode_id, parent_id, kind, version, status, finish_reason, created_at,
         prompt_tokens, response_tokens, question (last user text), answer (text), next_states (list of
@@ -151,13 +159,20 @@ class Store(Protocol):
         ...
 
     # ── the trainer's side ────────────────────────────────────────────────────────────────────────────
-    def trainable(self, limit: int, *, current: int, max_staleness: int) -> list[Sample]:
+    def trainable(
+        self, limit: int, *, current: int, max_staleness: int, held_back: float = 0.0
+    ) -> list[Sample]:
         """Judged, unused, learnable samples (score ±1), oldest first.
 
         A sample of version v is stale when `current − v > max_staleness` (BASE counts as 0); stale samples
         and those of pinned versions are returned only if they have a correction or an accepted retry, with
-        logprobs emptied; the rest is marked with the reason `stale` and left out.
+        logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns of the sessions
+        that are held back, this share of all, with the reason `held_back`; these are still judged anew.
         """
+        ...
+
+    def held_back(self, learners: Sequence[str], limit: int) -> list[Sample]:
+        """Judged turns of these learners that are never trained on, newest first."""
         ...
 
     def last_activity_at(self) -> float | None:
@@ -167,8 +182,9 @@ class Store(Protocol):
         """
         ...
 
-    def verdicts(self, learner: str, limit: int) -> list[JudgedAnswer]:
-        """The newest `limit` answers in plain text that the learner's own words accepted or rejected, oldest first."""
+    def verdicts(self, learner: str, limit: int, *, held_back: float = 0.0) -> list[JudgedAnswer]:
+        """The newest `limit` answers in plain text that the learner's own words accepted or rejected, oldest first;
+        without the sessions that are held back, this share of all."""
         ...
 
     def begin_update(
@@ -193,12 +209,14 @@ class Store(Protocol):
         version: str | None,
         note: str | None,
         activate: bool,
+        waits: bool = False,
         documents: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         """End an update in one commit: uses, version, activation, and the documents given (see put_state).
 
         "proposed": every (turn, update, pass) is a use, exactly once; with `activate` the version is active
-        from this commit on. "rejected": the samples are free for one more update, at half the rate; after
+        from this commit on, with `waits` it is noted that it waits for a person. "rejected" (`version` names what
+        is kept to be looked at): the samples are free for one more update, at half the rate; after
         two rejections they carry the reason `rejected_by_gate`. "unused": nothing was computed since nothing in
         the samples says how to change the model; they carry the reason `nothing_to_learn`. "failed":
         the samples are free again; after three failures they carry the reason `poison`.
@@ -222,6 +240,18 @@ class Store(Protocol):
 
     def activations(self, limit: int = 100) -> list[Activation]:
         """Newest first: the first one is in force."""
+        ...
+
+    def decide(self, version: str, fate: Fate, reason: str, *, activate: str | None = None) -> None:
+        """Record what was decided about a version and, in the same commit, activate that or another one."""
+        ...
+
+    def decisions(self, limit: int = 1000) -> list[Decision]:
+        """Newest first: the first one about a version is in force."""
+        ...
+
+    def live_scores(self, version: str) -> list[int]:
+        """What users said (+1, −1) of answers that this version gave unpinned, one per episode, oldest first."""
         ...
 
     def counts(self) -> dict[str, Any]:

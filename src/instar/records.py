@@ -289,6 +289,23 @@ class WeightedSample:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldBackTurn:
+    """A judged turn that no update ever sees: a proposed version is held against the serving one on it.
+
+    `hinted_ids` is the prompt with the user's words in it, `wanted_ids` the answer that the user wrote or accepted
+    instead; both are empty where there is none. `question` is the user's message, for readers.
+    """
+
+    turn_id: str
+    score: int
+    question: str
+    prompt_ids: list[int]
+    response_ids: list[int]
+    hinted_ids: list[int] = field(default_factory=list)
+    wanted_ids: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateJob:
     """One update, complete in itself: the compute child needs nothing else.
 
@@ -307,13 +324,15 @@ class UpdateJob:
     history: list[JudgedAnswer] = field(default_factory=list)
     anchors: list[list[int]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    held_back: list[HeldBackTurn] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
     """What an update left in its `out_dir`: adapter, optimizer state, and these numbers.
 
-    `taught` is False when the trainer found nothing to learn in it: then there are no files and no gate.
+    `taught` is False when the trainer found nothing to learn in it, and `why` says so in a sentence: then there are
+    no files and no gate.
     """
 
     update_id: str
@@ -322,6 +341,7 @@ class UpdateResult:
     gate: GateReport | None = None
     error: str | None = None
     taught: bool = True
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +376,26 @@ class Activation:
     """One line of the history of what was served. The last one is in force."""
 
     version: str
+    reason: str
+    created_at: float
+
+
+class Fate(StrEnum):
+    """What was decided about a version after its update. The newest decision is in force."""
+
+    WAITS = "waits"  # passed the gate, and waits for a person
+    APPROVED = "approved"  # a person let it serve
+    REJECTED = "rejected"  # a person did not
+    ROLLED_BACK = "rolled_back"  # served, and was taken back
+    CHOSEN = "chosen"  # a person activated it by name
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One line of what was decided about versions, with the reason in a sentence."""
+
+    version: str
+    fate: Fate
     reason: str
     created_at: float
 

@@ -27,7 +27,7 @@ def converse(server: Server, question: str, reaction: str) -> str:
 @pytest.mark.model
 @pytest.mark.timeout(400)
 def test_talk_correct_update_and_be_served_a_new_version(tmp_path: Path) -> None:
-    options = ["--set", "train.batch_size=4", "--set", "train.passes=1"]
+    options = ["--set", "train.batch_size=4", "--set", "train.passes=1", "--set", "gate.held_back=0"]
     with running_server(tmp_path / "data", *options) as server:
         corrected = [converse(server, q, "Too long. One short sentence, please.") for q in QUESTIONS]
         judged = server.until(

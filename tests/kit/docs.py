@@ -19,7 +19,8 @@ README = ROOT / "README.md"
 CLI_PAGE = ROOT / "docs" / "cli.md"
 COMMANDS: list[list[str]] = [
     [], ["serve"], ["chat"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
-    ["versions", "activate"], ["judge"], ["judge", "cases"],
+    ["versions", "activate"], ["versions", "rollback"], ["versions", "approve"], ["versions", "reject"],
+    ["judge"], ["judge", "cases"],
 ]  # fmt: skip
 _SETTINGS = re.compile(r"(?<=<!-- settings: begin -->\n).*?(?=<!-- settings: end -->)", re.DOTALL)
 

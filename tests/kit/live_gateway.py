@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,9 @@ class Live:
     def judge_items(self) -> list[JudgeItem]:
         return self.store.lease_unjudged("test", 100, 60.0)
 
-    def publish(self, name: str, content: bytes = b"{}", base_sha256: str = BASE_SHA256) -> Path:
+    def publish(
+        self, name: str, content: bytes = b"{}", base_sha256: str = BASE_SHA256, **changes: Any
+    ) -> Path:
         """A version with an adapter of no weight, for engines that do not look."""
         work = self.settings.data_dir / f"work-{name}"
         work.mkdir(parents=True)
@@ -78,7 +80,7 @@ class Live:
             gate={},
             runtime={},
         )
-        return self.registry.publish(work, manifest)
+        return self.registry.publish(work, replace(manifest, **changes))
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -61,4 +62,32 @@ def write_tiny_model(folder: Path, context_length: int = 512, seed: int = 0) -> 
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).to(torch.bfloat16)
     model.save_pretrained(folder)
+    return folder
+
+
+def write_knowing_model(
+    folder: Path, lessons: Sequence[tuple[list[int], list[int]]], steps: int = 120, seed: int = 0
+) -> Path:
+    """A tiny model that has learned by heart what to answer: pairs of prompt and answer, as ids.
+
+    With random weights no answer fits its question better than another one; here each does.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(write_tiny_model(folder, seed=seed), dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    longest = max(len(p) + len(a) for p, a in lessons)
+    ids_BT = torch.zeros((len(lessons), longest), dtype=torch.long)
+    wanted_BT = torch.full((len(lessons), longest), -100)
+    for row, (prompt, answer) in enumerate(lessons):
+        ids_BT[row, : len(prompt) + len(answer)] = torch.tensor([*prompt, *answer])
+        wanted_BT[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        logits_BTV = model(ids_BT).logits
+        cross_entropy(logits_BTV[:, :-1].flatten(0, 1), wanted_BT[:, 1:].flatten()).backward()
+        optimizer.step()
+    model.to(torch.bfloat16).save_pretrained(folder)
     return folder

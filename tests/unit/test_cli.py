@@ -286,7 +286,7 @@ def test_status_tells_loops_batch_updates_and_reasons(instar: Any, server: FakeS
     assert lines["trainer"].split() == ["trainer", "no", "–", "7", "see", "/data/run/logs/trainer.log"]
     assert "5 of 8" in lines["batch"]
     assert "4 published (combined)" in lines["updates"]
-    assert "rejected: too far from base" in lines["last"]
+    assert "refused by the gate: too far from base" in lines["last"]
     assert "42 recorded, 6 waiting for the judge, 32 learned from" in ran.out
     assert "5 good, 9 bad, 4 neither" in lines["verdicts"]
     assert "heads: as you in 12 of 14 (86%), the opposite in 1" in lines["agreement"]
@@ -310,7 +310,7 @@ def test_status_as_json_is_the_servers_own(instar: Any, server: FakeServer) -> N
 
 
 VERSIONS = [
-    {"name": "v2", "parent": "v1", "created_at": 2.0, "turn_ids": ["t1", "t2"], "active": False,
+    {"name": "v2", "parent": "v1", "created_at": 2.0, "turn_ids": ["t1", "t2"], "active": False, "state": "kept",
      "gate": {"passed": True}},
     {"name": "v1", "parent": "base", "created_at": 1.0, "active": True, "damaged": "sha256 differs"},
     {"name": "base", "parent": None, "created_at": None, "active": False},
@@ -321,17 +321,79 @@ def test_versions_list_marks_the_active_one_and_damage(instar: Any, server: Fake
     server.answers["/v1/versions"] = (200, {"data": VERSIONS})
     lines = instar("versions", "list").out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["v2", "▶", "base"]
-    assert lines[1].split()[-2:] == ["2", "passed"]
+    assert lines[1].split()[-3:] == ["2", "kept", "passed"]
     assert "damaged: sha256 differs" in lines[2]
     assert json.loads(instar("versions", "list", "--json").out) == {"data": VERSIONS}
 
 
-def test_versions_show_prints_every_fact(instar: Any, server: FakeServer) -> None:
-    server.answers["/v1/versions/v2"] = (200, VERSIONS[0])
-    printed = instar("versions", "show", "v2").out
-    assert "parent" in printed
-    assert "t2" in printed
-    assert json.loads(instar("versions", "show", "v2", "--json").out) == VERSIONS[0]
+V7 = {
+    "name": "v7", "parent": "v6", "created_at": 2.0, "active": False, "state": "taken back", "children": ["v8", "v9"],
+    "state_why": "v7 was taken back by itself: users were content with 3 of 20 of its answers.",
+    "learned_from": {"turns": 8, "good": 2, "bad": 6, "sessions": 1, "hints": [f"hint {i}" for i in range(7)]},
+    "gate": {"passed": True, "why": "All checks passed. On 34 turns that were held back it wins 55 %.", "checks": {
+        "finite": True,
+        "kl": {"value": 0.0111, "bound": 0.3, "passed": True},
+        "sound": {"asked": 24, "value": 2, "of_base": 1, "faults": {"off": 2}, "passed": True},
+        "held_back": {"turns": 34, "value": 0.55, "lower": 0.48, "upper": 0.61, "bound": 0.4, "passed": True},
+        "examples": [{"kind": "held back", "question": "How do whales breathe?",
+                      "before": "With lungs. " * 40, "after": "Through a blowhole."}],
+    }},
+    "history": [{"at": 3.0, "what": "serves", "why": "update 7"}, {"at": 9.0, "what": "rolled_back", "why": "worse"}],
+}  # fmt: skip
+
+
+def test_versions_show_tells_in_plain_words(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/versions/v7"] = (200, V7)
+    printed = instar("versions", "show", "v7").out
+    for words in (
+        "v7 was made 1970-01-01", "from v6.", "Now: taken back: v7 was taken back by itself",
+        "Made from it: v8, v9", "8 turns of 1 conversation: 6 you did not like, 2 you liked",
+        "you said: hint 4", "and 2 more", "How do whales breathe?", "Through a blowhole.",
+        "canary questions: 22 of 24 answers sound, the untouched model 23",
+        "on unrelated texts: 0.011 (at most 0.30)", "turns held back: 34, win share 0.55, between 0.48 and 0.61",
+        "why it passed", "serves: update 7", "rolled_back: worse",
+    ):  # fmt: skip
+        assert words in printed, words
+    assert "hint 5" not in printed
+    assert json.loads(instar("versions", "show", "v7", "--json").out) == V7
+
+
+def test_versions_show_tells_of_a_refused_one_of_base_and_of_damage(instar: Any, server: FakeServer) -> None:
+    why = "6 of 12 answers to canary questions are not sound: 6 off the subject."
+    refused = {"name": "v8", "parent": "v7", "state": "refused by the gate", "state_why": why,
+               "gate": {"passed": False, "why": why, "checks": {"finite": True}}}  # fmt: skip
+    server.answers["/v1/versions/v8"] = (200, refused)
+    printed = instar("versions", "show", "v8").out
+    assert "Now: refused by the gate: 6 of 12" in printed
+    assert "why it did not pass" in printed
+    server.answers["/v1/versions/base"] = (200, VERSIONS[2])
+    assert "base is the untouched model." in instar("versions", "show", "base").out
+    server.answers["/v1/versions/v1"] = (200, VERSIONS[1])
+    assert "v1 is damaged: sha256 differs" in instar("versions", "show", "v1").out
+
+
+def test_versions_rollback_approve_and_reject(instar: Any, server: FakeServer) -> None:
+    server.answers["/v1/versions/rollback"] = (200, {"active_version": "v1", "before": "v2", "reason": "no"})
+    assert instar("versions", "rollback").out == "v2 was taken back; v1 is served from now on.\n"
+    instar("versions", "rollback", "v1", "--because", "too terse")
+    assert server.asked[-1][2] == {"to": "v1", "reason": "too terse"}
+    server.answers["/v1/versions/v3/approve"] = (200, {"active_version": "v3", "before": "v1"})
+    assert instar("versions", "approve", "v3").out == "v3 is served from now on.\n"
+    server.answers["/v1/versions/v3/reject"] = (200, {"rejected": "v3", "active_version": "v1"})
+    assert instar("versions", "reject", "v3").out == "v3 will not be served; v1 goes on.\n"
+
+
+def test_status_tells_that_a_version_waits_and_that_nothing_was_learned(
+    instar: Any, server: FakeServer
+) -> None:
+    last = {"status": "unused", "version": None, "note": "These corrections contradict each other."}
+    facts = {**FACTS, "waiting_version": "v5", "training": {**FACTS["training"], "last": last}}  # type: ignore[dict-item]
+    server.answers["/v1/status"] = (200, facts)
+    printed = instar("status").out
+    assert "v5 waits for you: instar versions show v5, then approve or reject it" in printed
+    assert "nothing learned: These corrections contradict each other." in printed
+    server.answers["/v1/status"] = (200, {**FACTS, "training": {**FACTS["training"], "last": None}})  # type: ignore[dict-item]
+    assert "nothing was said of an answer that could be learned from" in instar("status").out
 
 
 def test_versions_show_passes_on_what_the_server_says(instar: Any, server: FakeServer) -> None:

@@ -27,7 +27,7 @@ from instar.judges import build_chain
 from instar.methods import get_method
 from instar.records import Caller, GateReport, Kind, Message, Turn, UpdateJob, UpdateResult
 from instar.registry import FolderRegistry
-from instar.trainers.gate import canaries, token_logp
+from instar.trainers.canaries import canaries, token_logp
 from instar.trainers.local import run_update
 from instar.trainers.policy import Policy
 from instar.trainers.revise import OTHERS
@@ -56,7 +56,7 @@ def teach_policy(folder: Path) -> None:
         ([ASK], EDIT, 0.7), ([ASK], READ, 0.3), (hinted([ASK]), READ, 1.0),
         ([ASK, *STEP], DONE, 1.0), (hinted([ASK, *STEP]), DONE, 1.0),
     )]  # fmt: skip
-    others = canaries(folder).prompts[:OTHERS]
+    others = canaries(folder).others[:OTHERS]
     asked += [(prompt, answer, 0.5) for prompt in others for answer in (EDIT, "hello there")]
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, select
 
 from instar.errors import StoreError
-from instar.records import Judgement, NextKind, NextState, Source
+from instar.records import Fate, Judgement, NextKind, NextState, Source
 from instar.store import engine as store_engine
 from instar.store import open_store
 from instar.store.schema import metadata
@@ -57,12 +57,15 @@ WRITES: dict[str, Callable[[Scene], object]] = {
     "stale": lambda s: s.store.trainable(9, current=99, max_staleness=4),
     "begin": lambda s: s.store.begin_update(["a", "b"], "base", "{}"),
     "activate": lambda s: s.store.activate("v9", "by hand"),
+    "decide": lambda s: s.store.decide("v9", Fate.ROLLED_BACK, "worse", activate="v8"),
+    "hold back": lambda s: s.store.trainable(9, current=0, max_staleness=4, held_back=0.99),
     "beat": lambda s: s.store.heartbeat("judge", {}),
     "document": lambda s: s.store.put_state("x", {}),
 }
 ENDINGS: dict[str, dict[str, Any]] = {
     "proposed": {"version": "v1", "activate": True, "documents": {"m": {"n": 1}}},
-    "rejected": {"version": None, "activate": False},
+    "proposed to wait": {"version": "v1", "activate": False, "waits": True},
+    "rejected": {"version": "v1", "activate": False},
     "unused": {"version": None, "activate": False},
 }
 
@@ -120,7 +123,9 @@ def test_a_write_that_fails_anywhere_leaves_nothing_and_works_when_tried_again(
 def test_an_update_whose_end_fails_anywhere_goes_on_running(scene: Scene, status: str) -> None:
     update = scene.store.begin_update(["a", "b"], "base", "{}")
     end = ENDINGS[status]
-    fail_everywhere(scene, lambda: scene.store.finish_update(update.id, status=status, note=None, **end))
+    fail_everywhere(
+        scene, lambda: scene.store.finish_update(update.id, status=status.split()[0], note=None, **end)
+    )
 
 
 def test_a_judgement_whose_write_fails_anywhere_keeps_its_lease(scene: Scene) -> None:

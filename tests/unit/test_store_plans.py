@@ -25,6 +25,7 @@ OFTEN: dict[str, Callable[[Scene], object]] = {
     "trainable": lambda s: s.store.trainable(8, current=0, max_staleness=4),
     "last activity": lambda s: s.store.last_activity_at(),
     "update": lambda s: s.store.begin_update(["a"], "base", "{}"),
+    "live scores": lambda s: s.store.live_scores("v1"),
     "active version": lambda s: s.store.active_version(),
     "page of turns": lambda s: s.store.turn_views(limit=5, before="waits"),
 }

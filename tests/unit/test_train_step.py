@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from instar.config import Settings, TrainSettings
+from instar.config import GateSettings, Settings, TrainSettings
 from instar.errors import TrainingError
+from instar.flow.held_back import is_held_back
 from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import StepReport, TrainStep
-from instar.records import GateReport, Origin, Sample, UpdateJob, UpdateResult, WeightedSample
+from instar.records import Fate, GateReport, Origin, Sample, UpdateJob, UpdateResult, WeightedSample
 from instar.registry import FolderRegistry
+from tests.kit.samples import WordPrompts
 from tests.kit.store_scenes import Scene
 
 
@@ -91,6 +93,7 @@ class Bench:
     )
 
     method: CountingMethod = field(default_factory=CountingMethod)
+    gate: GateSettings = field(default_factory=lambda: GateSettings(held_back=0.0))  # type: ignore[call-arg]
 
     def __post_init__(self) -> None:
         self.scene = Scene(self.folder / "instar.db")
@@ -105,10 +108,11 @@ class Bench:
         return self.make()()
 
     def make(self) -> TrainStep:
-        settings = Settings(data_dir=self.folder, train=self.train)  # type: ignore[call-arg]
-        publisher = Publisher(self.store, self.registry, BaseModelFacts("tiny", "0" * 64), self.scene.clock)
+        settings = Settings(data_dir=self.folder, train=self.train, gate=self.gate)  # type: ignore[call-arg]
+        base = BaseModelFacts("tiny", "0" * 64)
+        publisher = Publisher(self.store, self.registry, base, self.scene.clock, approve=self.gate.approve)
         return TrainStep(
-            self.store, self.registry, self.trainer, self.method, None,  # type: ignore[arg-type]
+            self.store, self.registry, self.trainer, self.method, WordPrompts(),
             settings, self.folder, publisher, self.scene.clock,
         )  # fmt: skip
 
@@ -237,8 +241,13 @@ def test_rejected_samples_get_one_more_try_at_half_the_rate(bench: Bench) -> Non
     assert (report.did, report.why) == ("rejected", "answers fell apart")
     assert bench.store.active_version() == "base"
     assert bench.learned() == {}
+    refused = bench.registry.manifest("v1")
+    assert (refused.gate["passed"], refused.gate["why"]) == (False, "answers fell apart"), (
+        "kept, to be looked at"
+    )
     bench.trainer.passed = True
-    assert bench.step().version == "v1"
+    assert bench.step().version == "v2"
+    assert bench.trainer.jobs[1].parent == "base", "training goes on from the last good one"
     rates = [job.settings["lr"] for job in bench.trainer.jobs]
     assert rates[1] == rates[0] / 2
 
@@ -343,3 +352,114 @@ def test_number_on_disk_is_never_given_again(bench: Bench, monkeypatch: pytest.M
     assert bench.step().did == "failed"
     bench.trainer.error = None
     assert bench.step().version == "v2"
+
+
+# ── held-back turns, approval, taking back ────────────────────────────────────────────────────────────────
+def session_that_is(held_back: bool, share: float = 0.1) -> str:
+    return next(s for s in (f"session {i}" for i in range(1000)) if is_held_back(s, share) == held_back)
+
+
+def test_held_back_turns_are_never_trained_on_and_go_along_to_be_tried_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, gate=GateSettings())  # type: ignore[call-arg]
+    kept, free = session_that_is(True), session_that_is(False)
+    for turn_id in "abcdef":
+        bench.scene.corrected(turn_id, -1 if turn_id < "c" else 1, session_id=kept if turn_id < "d" else free)
+    assert bench.step().did == "waiting"
+    bench.scene.corrected("g", session_id=free)
+    assert bench.step().version == "v1"
+    (job,) = bench.trainer.jobs
+    assert [s.turn_id for s in job.samples] == ["d", "e", "f", "g"]
+    assert [(t.turn_id, t.score, t.question) for t in job.held_back] == [
+        ("c", 1, "question c"), ("b", -1, "question b"), ("a", -1, "question a"),
+    ]  # fmt: skip
+    assert [bool(t.hinted_ids) for t in job.held_back] == [False, True, True]
+    reasons = {t["id"]: t["reason"] for t in bench.store.turn_views()}
+    assert {k for k, reason in reasons.items() if reason == "held_back"} == {"a", "b", "c"}
+
+
+def test_another_learners_turns_are_not_what_a_version_is_tried_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, gate=GateSettings())  # type: ignore[call-arg]
+    bench.scene.corrected("x", session_id=session_that_is(True), learner="bob")
+    for turn_id in "abcd":
+        bench.scene.corrected(turn_id, session_id=session_that_is(False), learner="ann")
+    bench.step()
+    assert bench.trainer.jobs[0].held_back == []
+
+
+def test_a_version_that_passed_waits_for_a_person_if_asked_to(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, gate=GateSettings(held_back=0.0, approve=True))  # type: ignore[call-arg]
+    bench.correct("a", "b", "c", "d")
+    report = bench.step()
+    assert (report.did, report.version, report.doing) == ("waits", "v1", "waits")
+    assert bench.store.active_version() == "base"
+    assert set(bench.learned()) == {"a", "b", "c", "d"}
+    bench.correct("e", "f", "g", "h")
+    waiting = bench.step()
+    assert waiting.did == "waiting"
+    assert "v1 waits" in waiting.why
+    bench.store.decide("v1", Fate.REJECTED, "no")
+    assert bench.step().version == "v2"
+    assert bench.trainer.jobs[1].parent == "base"
+    bench.store.decide("v2", Fate.APPROVED, "yes", activate="v2")
+    assert bench.store.active_version() == "v2"
+    assert "judged turns" in bench.step().why
+
+
+def live(bench: Bench, version: str, good: int, bad: int) -> None:
+    """Users judge answers of this version, in conversations that opted out of nothing but are not trained on."""
+    for number in range(good + bad):
+        turn_id = f"{version}-{number}"
+        bench.scene.corrected(turn_id, 1 if number < good else -1, version=version)
+
+
+def two_versions(folder: Path, **gate: Any) -> Bench:
+    bench = Bench(
+        folder, train=TrainSettings(batch_size=1, passes=1), gate=GateSettings(held_back=0.0, **gate)
+    )  # type: ignore[call-arg]
+    bench.correct("a")
+    assert bench.step().version == "v1"
+    bench.correct("b")
+    assert bench.step().version == "v2"
+    bench.train = TrainSettings(enabled=False)  # type: ignore[call-arg]
+    return bench
+
+
+def test_a_version_that_users_like_less_than_its_parent_is_taken_back(tmp_path: Path) -> None:
+    bench = two_versions(tmp_path)
+    live(bench, "v1", 18, 4)
+    live(bench, "v2", 5, 14)
+    assert bench.step().did == "waiting", "19 are too few"
+    live(bench, "v2x", 0, 1)
+    bench.scene.corrected("v2-last", -1, version="v2")
+    report = bench.step()
+    assert report.did == "taken back"
+    assert "content with 5 of 20 of its answers, and with 18 of 22 of v1's" in report.why
+    assert bench.store.active_version() == "v1"
+    assert bench.store.activations()[0].reason == report.why
+    (decision,) = bench.store.decisions()
+    assert (decision.version, decision.fate, decision.reason) == ("v2", Fate.ROLLED_BACK, report.why)
+    bench.store.decide("v2", Fate.CHOSEN, "I want it", activate="v2")
+    assert bench.step().did == "waiting", "what a person chose stays"
+    assert bench.store.active_version() == "v2"
+
+
+@pytest.mark.parametrize(("gate", "bad"), [({"auto_rollback": False}, 16), ({}, 6)])
+def test_it_stays_where_it_is_not_worse_or_where_nobody_wants_that(
+    tmp_path: Path, gate: dict[str, Any], bad: int
+) -> None:
+    bench = two_versions(tmp_path, **gate)
+    live(bench, "v1", 18, 4)
+    live(bench, "v2", 20 - bad, bad)
+    assert bench.step().did == "waiting"
+    assert bench.store.active_version() == "v2"
+
+
+def test_it_is_looked_at_now_and_then_not_always(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = two_versions(tmp_path)
+    step, looks = bench.make(), []
+    monkeypatch.setattr(bench.store, "live_scores", lambda version: looks.append(version) or [])
+    step(), step()
+    assert looks == ["v2", "v1"]
+    bench.scene.clock.wall += 11.0
+    step()
+    assert len(looks) == 4

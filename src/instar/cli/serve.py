@@ -36,6 +36,9 @@ def serve(
         str | None,
         typer.Option("--api-key", help="Key that clients must send (default: made once and kept)."),
     ] = None,
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Let no version serve before `instar versions approve`.")
+    ] = False,
     settings_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, such as train.batch_size=4."),
@@ -44,7 +47,7 @@ def serve(
     """Serve the model and learn from its use, until Ctrl-C."""
     begun = time.monotonic()
     given = {"host": host, "port": port, "model": model, "api_key": api_key}
-    overrides = nested(settings_ or [])
+    overrides = nested([*(settings_ or []), *(["gate.approve=true"] if approve else [])])
     overrides.update({name: value for name, value in given.items() if value is not None})
     settings = load_settings(data_dir, overrides)
     preflight.refuse_open_house(settings)

@@ -17,6 +17,7 @@ REASONS = {
     "cancelled": "the client left before the end",
     "empty_answer": "nothing was answered",
     "failed": "the engine failed in mid-answer",
+    "held_back": "kept for trying new versions on (gate.held_back)",
     "interrupted": "the server ended in mid-answer",
     "nothing_to_learn": "the reaction does not say how to change the model",
     "opted_out": "the client asked not to learn (X-Instar-Learn)",
@@ -46,6 +47,9 @@ def _versions(console: Console, facts: dict[str, Any]) -> None:
     swapping = f" ({active} is being loaded)" if served != active else ""
     line = Text.assemble(("serving ", "bold"), f"{served or 'nothing yet'}{swapping} of {facts.get('model')}")
     console.print(line)
+    if waiting := facts.get("waiting_version"):
+        text = f"{waiting} waits for you: instar versions show {waiting}, then approve or reject it"
+        console.print(Text(text, style="yellow"))
     if facts.get("problem"):
         console.print(Text(f"problem: {facts['problem']}", style="red"))
     if unwell := facts.get("loops", {}).get("judge", {}).get("problem"):
@@ -110,6 +114,10 @@ def _learning(console: Console, facts: dict[str, Any]) -> None:
     console.print(table)
 
 
+ENDINGS = {"unused": "nothing learned", "rejected": "refused by the gate"}
+"""How an update ended, in words where the store's own word does not say it."""
+
+
 def _agreement(links: dict[str, dict[str, Any]]) -> dict[str, str]:
     """One row, once there are turns that both you and a judge have judged."""
     told = [
@@ -122,10 +130,10 @@ def _agreement(links: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 def _last(update: dict[str, Any] | None) -> str:
     if update is None:
-        return "none yet"
+        return "none yet: nothing was said of an answer that could be learned from"
     result = f" as {update['version']}" if update.get("version") else ""
     note = f": {update['note']}" if update.get("note") else ""
-    return f"{update['status']}{result}{note}"
+    return f"{ENDINGS.get(update['status'], update['status'])}{result}{note}"
 
 
 def _reasons(console: Console, reasons: dict[str, int]) -> None:

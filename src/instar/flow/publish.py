@@ -11,7 +11,7 @@ from instar.ports import Registry, Store
 from instar.records import Manifest, Update, UpdateResult
 from instar.runtime import Clock
 
-Ending = Literal["proposed", "rejected", "unused"]
+Ending = Literal["proposed", "waits", "rejected", "unused"]
 
 METHOD_STATE = "method"
 """Name of the document that holds the method's memory (running baselines)."""
@@ -33,11 +33,15 @@ class Publisher:
     registry: Registry
     base: BaseModelFacts
     clock: Clock
+    approve: bool = False
+    """Whether a version that passed waits for a person."""
 
     def conclude(
         self, update: Update, version: str, job: dict[str, Any], result: UpdateResult, out_dir: Path
     ) -> tuple[Ending, str]:
         """Returns how the update ended, and why. Doing it again after a crash is fine.
+
+        A version that did not pass the gate is kept too, to be looked at; it is never served.
 
         The artifact is durable before the commit that names it; a crash between the two leaves a folder that the
         resumed update, being the same, publishes again under the same name.
@@ -45,12 +49,16 @@ class Publisher:
         state = {METHOD_STATE: job["method_state"]}
         gate = result.gate
         if not result.taught:
-            return self._end(update, "unused", nothing_learned(result.metrics), documents=state)
-        if not result.ok or gate is None or not gate.passed:
-            why = gate.why if gate else result.error or "the update gave no result"
+            why = result.why or nothing_learned(result.metrics)
+            return self._end(update, "unused", why, documents=state)
+        if not result.ok or gate is None:
+            why = result.error or "The update gave no result."
             return self._end(update, "rejected", why, documents={})
         self.registry.publish(out_dir, self._manifest(update, version, job, result))
-        return self._end(update, "proposed", gate.why, version=version, documents=state)
+        if not gate.passed:
+            return self._end(update, "rejected", gate.why, version=version, documents={})
+        ending: Ending = "waits" if self.approve else "proposed"
+        return self._end(update, ending, gate.why, version=version, documents=state)
 
     def _end(
         self,
@@ -63,10 +71,11 @@ class Publisher:
     ) -> tuple[Ending, str]:
         self.store.finish_update(
             update.id,
-            status=ending,
+            status="proposed" if ending == "waits" else ending,
             version=version,
             note=why,
-            activate=version is not None,
+            activate=ending == "proposed",
+            waits=ending == "waits",
             documents=documents,
         )
         return ending, why

@@ -16,20 +16,33 @@ from typing import Any, Literal
 
 from instar.config import Settings
 from instar.errors import TrainingError
+from instar.flow.held_back import LIMIT, to_try
 from instar.flow.publish import METHOD_STATE, Publisher
+from instar.flow.rollback import Watch
+from instar.flow.story import waiting_version
 from instar.ports import Method, Registry, Store, TeacherPrompts, Trainer
-from instar.records import BASE, JudgedAnswer, Origin, Sample, Update, UpdateJob, WeightedSample
+from instar.records import (
+    BASE,
+    HeldBackTurn,
+    JudgedAnswer,
+    Origin,
+    Sample,
+    Update,
+    UpdateJob,
+    WeightedSample,
+)
 from instar.runtime import Clock
 
 HISTORY = 96
 """Verdicts of a learner, the newest, that an update may use to tell what pleases them."""
+WATCH_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """What a step did: waited for more reactions, got ready for them, or finished an update one way or another."""
 
-    did: Literal["waiting", "looked ahead", "proposed", "rejected", "failed", "unused"]
+    did: Literal["waiting", "looked ahead", "proposed", "waits", "rejected", "failed", "unused", "taken back"]
     waiting: int
     why: str
     version: str | None = None
@@ -41,7 +54,7 @@ class StepReport:
 
     @property
     def doing(self) -> str:
-        return f"published {self.version}" if self.version else self.did
+        return f"published {self.version}" if self.did == "proposed" else self.did
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -64,24 +77,43 @@ class TrainStep:
     looked_at: set[tuple[str, int]] = field(default_factory=set)
     """Turns whose revision the trainer has looked for, with the length of the answer to their correction, which may
     come later; forgotten when they are used."""
+    watched_at: float = float("-inf")
 
     def __call__(self) -> StepReport:
         running = self.store.running_update()
         if running is not None:
             update, document = running
             return self._compute(update, json.loads(document))
+        if why := self._watch():
+            return StepReport("taken back", 0, why)
         if not self.settings.train.enabled:
             return StepReport("waiting", 0, "learning is switched off (setting train.enabled)")
+        if version := waiting_version(self.store.decisions()):
+            return StepReport(
+                "waiting", 0, f"{version} waits for `instar versions approve {version}`, or reject"
+            )
         samples = self._collect()
         if why := self._why_wait(samples):
             looked = self._look_ahead(samples)
             return StepReport("looked ahead" if looked else "waiting", len(samples), why)
         return self._begin(samples[: self.settings.train.batch_size])
 
+    def _watch(self) -> str | None:
+        """Now and then, whether the version in force must be taken back."""
+        now = self.clock.now()
+        if not self.settings.gate.auto_rollback or abs(now - self.watched_at) < WATCH_EVERY_S:
+            return None
+        self.watched_at = now
+        return Watch(self.store, self.registry)()
+
     def _collect(self) -> list[Sample]:
         train = self.settings.train
-        current = version_number(self.store.active_version())
-        return self.store.trainable(train.batch_size, current=current, max_staleness=train.max_staleness)
+        return self.store.trainable(
+            train.batch_size,
+            current=version_number(self.store.active_version()),
+            max_staleness=train.max_staleness,
+            held_back=self.settings.gate.held_back,
+        )
 
     def _why_wait(self, samples: Sequence[Sample]) -> str | None:
         train = self.settings.train
@@ -135,6 +167,7 @@ class TrainStep:
             "scale": scale,
             "samples": [asdict(w) for w in weighted],
             "history": [asdict(h) for h in self._history(samples)],
+            "held_back": [asdict(t) for t in self._held_back(samples)],
             "method_state": new_state,
             "settings": self._job_settings(scale),
         }
@@ -144,7 +177,13 @@ class TrainStep:
 
     def _history(self, samples: Sequence[Sample]) -> list[JudgedAnswer]:
         learners = dict.fromkeys(s.learner for s in samples)
-        return [h for learner in learners for h in self.store.verdicts(learner, HISTORY)]
+        share = self.settings.gate.held_back
+        return [h for name in learners for h in self.store.verdicts(name, HISTORY, held_back=share)]
+
+    def _held_back(self, samples: Sequence[Sample]) -> list[HeldBackTurn]:
+        """Turns of the same learners that the new version is tried on."""
+        learners = sorted({s.learner for s in samples})
+        return [to_try(s, self.prompts) for s in self.store.held_back(learners, LIMIT)]
 
     def _parent(self) -> str:
         """The version in force; base, if that one was trained from another model than is served now."""
@@ -176,7 +215,7 @@ class TrainStep:
             self._finish(update, "failed", str(error), {})
             return StepReport("failed", 0, str(error))
         did, why = self.publisher.conclude(update, version, job, result, Path(request.out_dir))
-        return StepReport(did, 0, why, version if did == "proposed" else None)
+        return StepReport(did, 0, why, version if did in ("proposed", "waits") else None)
 
     def _job(self, update: Update, samples: list[WeightedSample], job: dict[str, Any]) -> UpdateJob:
         parent_dir = None if update.parent == BASE else str(self.registry.verify(update.parent))
@@ -190,6 +229,7 @@ class TrainStep:
             samples=samples,
             history=[JudgedAnswer(**h) for h in job.get("history", [])],
             settings=job["settings"],
+            held_back=[HeldBackTurn(**t) for t in job.get("held_back", [])],
         )
 
     def _finish(self, update: Update, status: str, why: str, documents: dict[str, Any]) -> None:

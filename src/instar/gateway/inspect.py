@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import ArtifactError, RequestError
+from instar.flow.story import learned_from, state_of, waiting_version
 from instar.gateway.chat import version_of
 from instar.gateway.guard import KeyRing, parse, read_body
-from instar.gateway.schemas import FeedbackBody
+from instar.gateway.schemas import FeedbackBody, RollbackBody
 from instar.gateway.versions import VersionKeeper
 from instar.ports import Engine, Registry, Store
-from instar.records import BASE, NextKind, NextState
+from instar.records import BASE, Decision, Fate, NextKind, NextState
 from instar.runtime import Clock
 
 MAX_PAGE = 1000
@@ -46,23 +48,31 @@ class InspectApi:
         add("/v1/status", self.status, methods=["GET"], summary="The four loops and the learning")
         add("/v1/turns", self.turns, methods=["GET"], summary="Recorded turns, newest first")
         add("/v1/versions", self.list_versions, methods=["GET"], summary="Versions, newest first")
-        add("/v1/versions/{version}", self.version, methods=["GET"], summary="One version's manifest")
         add(
-            "/v1/versions/{version}/activate",
-            self.activate,
-            methods=["POST"],
-            summary="Serve this version from now on",
+            "/v1/versions/{version}",
+            self.version,
+            methods=["GET"],
+            summary="One version: lineage, gate, history",
         )
-        body = {
-            "content": {"application/json": {"schema": FeedbackBody.model_json_schema()}},
-            "required": True,
-        }
+        for verb, route, summary in (
+            ("activate", self.activate, "Serve this version from now on"),
+            ("approve", self.approve, "Let a version serve that waits for a person"),
+            ("reject", self.reject, "Never let a version serve that waits for a person"),
+        ):
+            add(f"/v1/versions/{{version}}/{verb}", route, methods=["POST"], summary=summary)
+        add(
+            "/v1/versions/rollback",
+            self.roll_back,
+            methods=["POST"],
+            summary="Take the version in force back: serve its parent, or the one named",
+            openapi_extra={"requestBody": _body_of(RollbackBody)},
+        )
         add(
             "/v1/feedback",
             self.feedback,
             methods=["POST"],
             summary="Judge an answer yourself",
-            openapi_extra={"requestBody": body},
+            openapi_extra={"requestBody": _body_of(FeedbackBody)},
         )
 
     async def health(self) -> Response:
@@ -76,14 +86,14 @@ class InspectApi:
     async def models(self, request: Request) -> Response:
         self.keys.caller(request)
         name = self.settings.served_name
-        versions = await asyncio.to_thread(self.registry.versions)
+        versions = await asyncio.to_thread(self._servable)
         names = [name, f"{name}@{BASE}", *(f"{name}@{v}" for v in versions)]
         return JSONResponse({"object": "list", "data": [_model(n) for n in names]})
 
     async def model(self, request: Request, model: str) -> Response:
         self.keys.caller(request)
         version = version_of(model, self.settings.served_name)
-        if version not in (None, BASE, *await asyncio.to_thread(self.registry.versions)):
+        if version not in (None, BASE, *await asyncio.to_thread(self._servable)):
             raise RequestError(f"There is no version {version}.", status=404, code="model_not_found")
         return JSONResponse(_model(model))
 
@@ -99,6 +109,7 @@ class InspectApi:
         return {
             "active_version": self.store.active_version(),
             "served_version": self.versions.current,
+            "waiting_version": waiting_version(self.store.decisions()),
             "problem": self.versions.problem,
             "model": self.settings.model,
             "loops": self._loops(engine_alive, beats),
@@ -146,15 +157,26 @@ class InspectApi:
 
     def _versions(self) -> list[dict[str, Any]]:
         active = self.store.active_version()
+        decisions = self.store.decisions()
         activated: dict[str, float] = {}
         for line in self.store.activations(limit=MAX_PAGE):
             activated.setdefault(line.version, line.created_at)
         base = {"name": BASE, "parent": None, "created_at": None, "note": "the untouched model"}
         rows = [base, *(self._version_row(v) for v in self.registry.versions())]
         return [
-            {**row, "active": row["name"] == active, "activated_at": activated.get(row["name"])}
+            {
+                **row,
+                **_state(row, active, decisions),
+                "active": row["name"] == active,
+                "activated_at": activated.get(row["name"]),
+            }
             for row in reversed(rows)
         ]
+
+    def _servable(self) -> list[str]:
+        """Versions that a client may name: damaged ones answer for themselves, refused ones are not offered."""
+        rows = map(self._version_row, self.registry.versions())
+        return [r["name"] for r in rows if (r.get("gate") or {}).get("passed") is not False]
 
     def _version_row(self, version: str) -> dict[str, Any]:
         try:
@@ -168,15 +190,66 @@ class InspectApi:
         rows = {row["name"]: row for row in await asyncio.to_thread(self._versions)}
         if version not in rows:
             raise _no_version(version)
-        return JSONResponse(rows[version])
+        story = await asyncio.to_thread(self._story, rows[version], list(rows.values()))
+        return JSONResponse({**rows[version], **story})
+
+    def _story(self, row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Lineage both ways, what it learned from, and its history, oldest first."""
+        turn_ids = row.get("turn_ids") or []
+        views = self.store.turn_views(turn_ids=turn_ids, limit=len(turn_ids)) if turn_ids else []
+        served = [
+            (a.version, a.created_at, "serves", a.reason) for a in self.store.activations(limit=MAX_PAGE)
+        ]
+        decided = [(d.version, d.created_at, d.fate.value, d.reason) for d in self.store.decisions()]
+        lines = sorted((at, what, why) for name, at, what, why in [*served, *decided] if name == row["name"])
+        return {
+            "children": [r["name"] for r in reversed(rows) if r.get("parent") == row["name"]],
+            "learned_from": learned_from(views),
+            "history": [{"at": at, "what": what, "why": why} for at, what, why in lines],
+        }
 
     async def activate(self, request: Request, version: str) -> Response:
         self.keys.caller(request)
-        if version not in (BASE, *await asyncio.to_thread(self.registry.versions)):
-            raise _no_version(version)
+        await self._check_there(version)
         before = self.versions.current
         await self.versions.activate(version, reason="asked for by hand")
         return JSONResponse({"active_version": version, "before": before})
+
+    async def _check_there(self, version: str) -> None:
+        if version not in (BASE, *await asyncio.to_thread(self.registry.versions)):
+            raise _no_version(version)
+
+    async def roll_back(self, request: Request) -> Response:
+        self.keys.caller(request)
+        body = parse(await read_body(request, self.settings.max_body_bytes) or b"{}", RollbackBody)
+        current = await asyncio.to_thread(self.store.active_version)
+        if current == BASE:
+            raise RequestError("The untouched model is served: there is nothing to take back.", status=409)
+        to = body.to or (await asyncio.to_thread(self.registry.manifest, current)).parent
+        await self._check_there(to)
+        if to == current:
+            raise RequestError(f"{to} is the version that is served now.", status=409, param="to")
+        reason = body.reason or f"{current} was taken back by hand."
+        await self.versions.activate(to, reason, fate=Fate.ROLLED_BACK, about=current)
+        return JSONResponse({"active_version": to, "before": current, "reason": reason})
+
+    async def approve(self, request: Request, version: str) -> Response:
+        self.keys.caller(request)
+        await self._check_waits(version)
+        before = self.versions.current
+        await self.versions.activate(version, reason="A person approved it.", fate=Fate.APPROVED)
+        return JSONResponse({"active_version": version, "before": before})
+
+    async def reject(self, request: Request, version: str) -> Response:
+        self.keys.caller(request)
+        await self._check_waits(version)
+        await asyncio.to_thread(self.store.decide, version, Fate.REJECTED, "A person rejected it.")
+        return JSONResponse({"rejected": version, "active_version": self.versions.current})
+
+    async def _check_waits(self, version: str) -> None:
+        await self._check_there(version)
+        if waiting_version(await asyncio.to_thread(self.store.decisions)) != version:
+            raise RequestError(f"{version} does not wait for approval.", status=409, code="not_waiting")
 
     async def feedback(self, request: Request) -> Response:
         self.keys.caller(request)
@@ -199,6 +272,15 @@ class InspectApi:
         )
         await asyncio.to_thread(self.store.add_feedback, state)
         return JSONResponse({"turn": body.turn, "recorded": True})
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": model.model_json_schema()}}, "required": True}
+
+
+def _state(row: dict[str, Any], active: str, decisions: Sequence[Decision]) -> dict[str, str]:
+    state, why = state_of(row["name"], active, row.get("gate") or {}, decisions)
+    return {"state": state, "state_why": why}
 
 
 def _model(name: str) -> dict[str, Any]:

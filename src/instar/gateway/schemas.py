@@ -110,3 +110,12 @@ class FeedbackBody(Loose):
         if self.score is None and self.correction is None and self.comment is None:
             raise ValueError("say at least one of score (1, 0, -1), comment, correction")
         return self
+
+
+class RollbackBody(Loose):
+    """`POST /v1/versions/rollback`: to the parent, or to the version named."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    to: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    reason: Annotated[str, Field(min_length=1, max_length=1000)] | None = None

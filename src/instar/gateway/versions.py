@@ -17,7 +17,7 @@ import structlog
 
 from instar.errors import ArtifactError, EngineError, EngineUnavailable, RequestError, StoreError
 from instar.ports import Engine, Registry, Store
-from instar.records import BASE
+from instar.records import BASE, Fate
 
 log = structlog.get_logger()
 
@@ -88,14 +88,17 @@ class VersionKeeper:
         if version != BASE:
             await self._load(version)
 
-    async def activate(self, version: str, reason: str) -> None:
+    async def activate(
+        self, version: str, reason: str, *, fate: Fate = Fate.CHOSEN, about: str | None = None
+    ) -> None:
         """Check, load, record, serve – in this order, so that a damaged version is never recorded as active.
 
-        Raises ArtifactError, EngineError or StoreError; the version that served goes on serving.
+        `fate` and `reason` are recorded of this version, or of the one that it is `about`. Raises ArtifactError,
+        EngineError or StoreError; the version that served goes on serving.
         """
         if version != BASE:
             await self._load(version)
-        await self._in_thread(self._store.activate, version, reason)
+        await self._in_thread(lambda: self._store.decide(about or version, fate, reason, activate=version))
         self._serve(version)
 
     async def run(self) -> None:
@@ -174,8 +177,11 @@ class VersionKeeper:
 
     def _verified(self, version: str) -> Path:
         """Runs in a thread: every byte is read. Raises ArtifactError."""
-        if self._registry.manifest(version).base_sha256 != self._base_sha256:
+        manifest = self._registry.manifest(version)
+        if manifest.base_sha256 != self._base_sha256:
             raise ArtifactError(f"{version} was trained from another model than the one served now.")
+        if manifest.gate.get("passed") is False:
+            raise ArtifactError(f"{version} did not pass the gate: {manifest.gate.get('why', '')}")
         return self._registry.verify(version)
 
     async def _make_place(self) -> None:

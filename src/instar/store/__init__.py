@@ -16,9 +16,10 @@ from instar.store.status import Status
 from instar.store.steady import Steady, steady_now
 from instar.store.training import Training
 from instar.store.turns import Turns
+from instar.store.versions import Versions
 
 
-class SqlStore(Turns, Judging, Training, Status, Documents):
+class SqlStore(Turns, Judging, Training, Versions, Status, Documents):
     """`ports.Store` on any database that SQLAlchemy speaks to; SQLite by default."""
 
 

@@ -16,6 +16,7 @@ from instar.store.columns import AnyRow
 from instar.store.schema import judgements, next_states, reservations, turns, uses
 
 EMPTY = "empty_answer"
+HELD_BACK = "held_back"
 
 
 def refresh(conn: Connection, turn_ids: Collection[str]) -> None:
@@ -48,8 +49,10 @@ def _by_turn(rows: Iterable[AnyRow]) -> defaultdict[str, list[AnyRow]]:
 
 def _derive(turn: AnyRow, said: list[AnyRow], judged: list[AnyRow], taken: bool) -> dict[str, Any]:
     verdict = deciding(judged)
-    learnable = turn.status == TurnStatus.DONE and turn.learn and turn.reason is None
-    to_judge = learnable and not taken and has_news(said, judged)
+    whole = turn.status == TurnStatus.DONE and turn.learn
+    learnable = whole and turn.reason is None
+    # What is held back is judged as ever: new versions are tried on it.
+    to_judge = whole and turn.reason in (None, HELD_BACK) and not taken and has_news(said, judged)
     teaches = verdict is not None and (verdict.score in (1, -1) or verdict.correction is not None)
     empty = learnable and teaches and turn.response_len == 0
     return {

@@ -1,11 +1,11 @@
 """The tables, in the order of the flow.
 
-    turns ─► next_states ─► judgements ─► update_turns ─► uses ─► activations
+    turns ─► next_states ─► judgements ─► update_turns ─► uses ─► activations, decisions
       └─ pieces               leases        reservations
 
-Facts are append-only (`next_states`, `judgements`, `uses`, `activations`). What changes is a turn's own row, and
-in it three derived columns (`verdict_seq`, `to_judge`, `to_train`) that `facts.refresh` computes anew from the
-facts; they exist so that looking for work costs nothing when there is none.
+Facts are append-only (`next_states`, `judgements`, `uses`, `activations`, `decisions`). What changes is a turn's own
+row, and in it three derived columns (`verdict_seq`, `to_judge`, `to_train`) that `facts.refresh` computes anew from
+the facts; they exist so that looking for work costs nothing when there is none.
 
 Sequence numbers are never given twice (`sqlite_autoincrement`), since a judgement remembers the newest next state
 that it was based on.
@@ -33,7 +33,7 @@ from sqlalchemy import (
 
 from instar.store.columns import AnyText, JsonText
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration. A database that stands here is opened without loading Alembic."""
 
 metadata = MetaData(
@@ -103,6 +103,7 @@ turns = Table(
     Index(None, "parent_id"),
     Index(None, "status"),
     Index(None, "reason"),
+    Index(None, "version"),
     sqlite_autoincrement=True,
 )
 # Indexes of the work that waits: as small as the work, however long the history.
@@ -207,6 +208,18 @@ activations = Table(
     Column("version", AnyText, nullable=False),
     Column("reason", AnyText, nullable=False),
     Column("created_at", Float, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("version", AnyText, nullable=False),
+    Column("fate", String(16), nullable=False),
+    Column("reason", AnyText, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index(None, "version"),
     sqlite_autoincrement=True,
 )
 

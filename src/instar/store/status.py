@@ -25,10 +25,16 @@ _VERDICT_KEYS = ("score", "votes", "link", "hint", "why")
 
 class Status(Base):
     def turn_views(
-        self, *, session_id: str | None = None, limit: int = 100, before: str | None = None
+        self,
+        *,
+        session_id: str | None = None,
+        limit: int = 100,
+        before: str | None = None,
+        turn_ids: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
         with self._db.reading() as conn:
-            rows = conn.execute(_page(session_id, limit, before)).all()
+            page = _page(session_id, limit, before)
+            rows = conn.execute(page if turn_ids is None else page.where(turns.c.id.in_(turn_ids))).all()
             said = _next_states(conn, [row.id for row in rows])
             used = _updates_of(conn, [row.id for row in rows])
             asked = _questions(conn, rows)

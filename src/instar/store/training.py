@@ -10,12 +10,14 @@ from sqlalchemy import Connection, delete, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from instar.errors import StoreError
-from instar.records import BASE, JudgedAnswer, Origin, Sample, Source, Turn, Update
+from instar.flow.held_back import is_held_back
+from instar.records import BASE, Fate, JudgedAnswer, Origin, Sample, Source, Turn, Update
 from instar.runtime import new_id
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect, unpack_ids
+from instar.store.decisions import add_decision
 from instar.store.documents import put_document
-from instar.store.facts import refresh
+from instar.store.facts import HELD_BACK, refresh
 from instar.store.judging import POISON
 from instar.store.rows import read_turns, text_of
 from instar.store.schema import activations, judgements, reservations, turns, update_turns, updates, uses
@@ -31,9 +33,12 @@ _VERSION = re.compile(r"v([1-9][0-9]*)")
 
 
 class Training(Base):
-    def trainable(self, limit: int, *, current: int, max_staleness: int) -> list[Sample]:
+    def trainable(
+        self, limit: int, *, current: int, max_staleness: int, held_back: float = 0.0
+    ) -> list[Sample]:
         samples: list[Sample] = []
         stale: list[str] = []
+        held: list[str] = []
         with self._db.reading() as conn:
             after = 0
             while len(samples) < limit:
@@ -41,17 +46,20 @@ class Training(Base):
                 if not rows:
                     break
                 after = rows[-1].seq
-                for row, sample in zip(rows, _samples(conn, rows), strict=True):
-                    if not _is_stale(row, current, max_staleness):
+                for row, sample in zip(rows, samples_of(conn, rows), strict=True):
+                    if is_held_back(row.session_id, held_back):
+                        held.append(row.id)
+                    elif not _is_stale(row, current, max_staleness):
                         samples.append(sample)
                     elif sample.correction is not None or sample.accepted is not None:
                         samples.append(_without_logprobs(sample))
                     else:
                         stale.append(row.id)
+        self._mark(held, HELD_BACK)
         self._mark(stale, STALE)
         return samples[:limit]
 
-    def verdicts(self, learner: str, limit: int) -> list[JudgedAnswer]:
+    def verdicts(self, learner: str, limit: int, *, held_back: float = 0.0) -> list[JudgedAnswer]:
         with self._db.reading() as conn:
             rows = conn.execute(
                 select(turns, judgements.c.score, judgements.c.hint)
@@ -59,12 +67,14 @@ class Training(Base):
                 .where(
                     turns.c.learner == learner,
                     turns.c.learn == true(),
+                    turns.c.reason.is_distinct_from(HELD_BACK),
                     judgements.c.source == Source.USER,
                     judgements.c.score.in_((1, -1)),
                 )
                 .order_by(turns.c.seq.desc())
                 .limit(limit)
             ).all()
+            rows = [row for row in rows if not is_held_back(row.session_id, held_back)]
             read = read_turns(conn, rows)
         told = [_judged_answer(turn, row) for row, turn in zip(rows, read, strict=True)]
         return [judged for judged in reversed(told) if judged.answer.strip()]
@@ -109,6 +119,7 @@ class Training(Base):
         version: str | None,
         note: str | None,
         activate: bool,
+        waits: bool = False,
         documents: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         if status != "proposed" and status not in _GIVE_UP_AFTER:
@@ -136,6 +147,8 @@ class Training(Base):
             refresh(conn, turn_ids)
             for name, value in (documents or {}).items():
                 put_document(conn, name, value)
+            if waits and version is not None:
+                add_decision(conn, version, Fate.WAITS, "It passed the gate and waits for a person.", now)
             if activate:
                 why = f"update {row.number}"
                 conn.execute(insert(activations).values(version=version, reason=why, created_at=now))
@@ -169,17 +182,19 @@ def version_number(version: str) -> int | None:
 
 
 def _judged(after_seq: int, limit: int) -> AnySelect:
+    waiting = with_verdict().where(turns.c.to_train == true(), turns.c.seq > after_seq)
+    return waiting.order_by(turns.c.seq).limit(limit)
+
+
+def with_verdict() -> AnySelect:
+    """Turns and the judgement that counts: what `samples_of` reads."""
     verdict = judgements.c
-    return (
-        select(turns, verdict.score, verdict.source, verdict.hint, verdict.correction)
-        .join_from(turns, judgements, judgements.c.seq == turns.c.verdict_seq)
-        .where(turns.c.to_train == true(), turns.c.seq > after_seq)
-        .order_by(turns.c.seq)
-        .limit(limit)
+    return select(turns, verdict.score, verdict.source, verdict.hint, verdict.correction).join_from(
+        turns, judgements, judgements.c.seq == turns.c.verdict_seq
     )
 
 
-def _samples(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
+def samples_of(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
     rejected = [row.id for row in rows if row.score == -1]
     accepted, retried = _accepted(conn, rejected), _retried(conn, rejected)
     return [

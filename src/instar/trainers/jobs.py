@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from instar.errors import TrainingError
-from instar.records import GateReport, JudgedAnswer, Origin, UpdateJob, UpdateResult, WeightedSample
+from instar.records import (
+    GateReport,
+    HeldBackTurn,
+    JudgedAnswer,
+    Origin,
+    UpdateJob,
+    UpdateResult,
+    WeightedSample,
+)
 
 JOB_FILE = "job.json"
 
@@ -32,7 +40,9 @@ def read_job(folder: Path) -> UpdateJob:
         document = json.loads((folder / JOB_FILE).read_text("utf-8"))
         samples = [WeightedSample(**{**s, "origin": Origin(s["origin"])}) for s in document["samples"]]
         history = [JudgedAnswer(**h) for h in document["history"]]
-        return UpdateJob(**{**document, "samples": samples, "history": history})
+        held_back = [HeldBackTurn(**t) for t in document["held_back"]]
+        lists = {"samples": samples, "history": history, "held_back": held_back}
+        return UpdateJob(**{**document, **lists})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{folder / JOB_FILE} is no job: {error}") from error
 

@@ -24,6 +24,8 @@ from instar.errors import TrainingError
 from instar.records import JudgedAnswer, UpdateJob, UpdateResult, WeightedSample
 from instar.trainers import losses
 from instar.trainers.answer_scorer import AnswerScorer, fit_scorer
+from instar.trainers.canaries import chat_of
+from instar.trainers.consistency import consistent
 from instar.trainers.gate import Gate
 from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.prepare import (
@@ -35,6 +37,7 @@ from instar.trainers.prepare import (
     mismatch,
 )
 from instar.trainers.revise import Reviser, asks
+from instar.trainers.trial import Trial, with_trial
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 ANCHORS = 3
@@ -80,14 +83,17 @@ def run_update(
     start_from_parent(policy, job)
     settings = job.settings
     reviser = reviser or Reviser(policy, max_tokens=int(settings["revision_tokens"]))
-    lessons, metrics = find_lessons(job, reviser)
-    samples = [*job.samples, *lessons]
+    given, why = consistent(job.samples, job.history)
+    lessons, metrics = find_lessons(job, given, reviser)
+    samples = [*given, *lessons]
     looked = time.monotonic()
     prepare = Preparer(policy, settings)
     prepared = [prepare(sample) for sample in samples]
     teaching = [p for p in prepared if says(p.sample)]
-    if not teaching:  # revisions were asked for, and none was good enough: no step, so no new version
-        return UpdateResult(job.update_id, ok=True, metrics=metrics, taught=False)
+    if not teaching:  # contradictions, or no revision was good enough: no step, so no new version
+        return UpdateResult(job.update_id, ok=True, metrics=metrics, taught=False, why=why)
+    trial = Trial(policy, gate.canary, job.held_back, seed=job.seed) if gate else None
+    before = trial.look() if trial else None
     metrics.update(lr=learning_rate(job, samples), mismatch=mismatch(prepared))
     optimizer = make_optimizer(policy, settings, metrics["lr"], parent_of(job))
     metrics["steps"] = train(policy, optimizer, teaching, job)
@@ -97,6 +103,10 @@ def run_update(
     save_optimizer(policy, optimizer, out)
     trained = time.monotonic()
     report = gate.judge(settings["gate"]) if gate else None
+    if report and trial and before and report.checks.get("finite"):
+        after = trial.look()
+        shown = trial.examples(before, after, chat_of(policy.model_dir).decode)
+        report = with_trial(report, trial.compare(before, after), shown)
     gated = time.monotonic()
     metrics.update(revise_s=looked - began, train_s=trained - looked, gate_s=gated - trained)
     return UpdateResult(job.update_id, ok=True, metrics=metrics, gate=report)
@@ -114,10 +124,12 @@ def start_from_parent(policy: Policy, job: UpdateJob) -> None:
         policy.load(parent)
 
 
-def find_lessons(job: UpdateJob, reviser: Reviser) -> tuple[list[WeightedSample], dict[str, Any]]:
+def find_lessons(
+    job: UpdateJob, given: Sequence[WeightedSample], reviser: Reviser
+) -> tuple[list[WeightedSample], dict[str, Any]]:
     """A revision for each sample that asks for one and gets one; and what became of each, for the metrics."""
     scorers = scorers_of(job.history)
-    found = {s.turn_id: reviser.revise(s, scorers.get(s.learner)) for s in job.samples if asks(s)}
+    found = {s.turn_id: reviser.revise(s, scorers.get(s.learner)) for s in given if asks(s)}
     lessons = [r.lesson for r in found.values() if r.lesson]
     refused = {turn_id: r.why for turn_id, r in found.items() if r.lesson is None}
     return lessons, {

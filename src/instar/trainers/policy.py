@@ -236,6 +236,22 @@ class Policy:
             self._forward(torch.as_tensor([list(ids[at : at + PREFILL_CHUNK])]), past=past)
         return past
 
+    @torch.no_grad()
+    def answers_logp(self, last: int, answers: Sequence[Sequence[int]], past: DynamicCache) -> list[Tensor]:
+        """Log-probs of the tokens of each answer, shape (T,), after a prompt that ends with `last`.
+
+        `past` holds the prompt without `last`, once for each answer, and is used up.
+        """
+        ids_BT = torch.zeros((len(answers), 1 + max(map(len, answers))), dtype=torch.long)
+        ids_BT[:, 0] = last
+        for row, answer in enumerate(answers):
+            ids_BT[row, 1 : 1 + len(answer)] = torch.as_tensor(list(answer))
+        hidden_BTD = self._forward(ids_BT, past=past)
+        return [
+            self.logp_NV(hidden_BTD[row, : len(a)]).gather(1, torch.as_tensor(list(a))[:, None])[:, 0]
+            for row, a in enumerate(answers)
+        ]
+
     def logp_NV(self, hidden_ND: Tensor) -> Tensor:
         """Log-probs over the vocabulary, fp32."""
         return torch.log_softmax(self.head(hidden_ND.to(torch.bfloat16)).float(), -1)

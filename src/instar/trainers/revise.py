@@ -32,7 +32,7 @@ from instar.chat_format import ChatFormat
 from instar.methods.weights import lesson_T
 from instar.records import Origin, WeightedSample
 from instar.trainers.answer_scorer import AnswerScorer
-from instar.trainers.gate import canaries, loops
+from instar.trainers.canaries import canaries, loops
 from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.prepare import CHUNK
 from instar.trainers.sampling import sample
@@ -214,7 +214,7 @@ class Reviser:
 
     @torch.no_grad()
     def _view_of(self, asking: WeightedSample, body: Sequence[int]) -> View:
-        prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.prompts[:OTHERS]]
+        prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.others[:OTHERS]]
         stop = self._canary.stop_ids
         rows, starts = [[*p, *body, stop[0]] for p in prompts], [len(p) for p in prompts]
         hidden_ND = self._policy.hidden_ND(rows, starts, self._prefixes)

@@ -1,0 +1,108 @@
+"""A version in plain words: what it learned from, what changed, and why it serves or does not."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+MOST_HINTS = 5
+LONGEST = 300
+"""Characters of an answer that are shown."""
+
+
+def when(seconds: float | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "–"
+
+
+def tell(console: Console, version: dict[str, Any]) -> None:
+    """Print everything a person wants to know of a version, from `GET /v1/versions/{version}`."""
+    for line in headline(version):
+        console.print(Text(line))
+    _section(console, "learned from", learned(version.get("learned_from") or {}))
+    gate = version.get("gate") or {}
+    _examples(console, (gate.get("checks") or {}).get("examples") or [])
+    _section(console, "why it passed" if gate.get("passed") else "why it did not pass", gate_lines(gate))
+    _section(
+        console, "history", [f"{when(x['at'])}  {x['what']}: {x['why']}" for x in version.get("history", [])]
+    )
+
+
+def headline(version: dict[str, Any]) -> list[str]:
+    name = version["name"]
+    if version.get("damaged"):
+        return [f"{name} is damaged: {version['damaged']}"]
+    if version.get("parent") is None:
+        lines = [f"{name} is the untouched model."]
+    else:
+        lines = [f"{name} was made {when(version.get('created_at'))} from {version['parent']}."]
+    why = f": {version['state_why']}" if version.get("state_why") else ""
+    lines.append(f"Now: {version.get('state', '–')}{why}")
+    if version.get("children"):
+        lines.append(f"Made from it: {', '.join(version['children'])}")
+    return lines
+
+
+def learned(facts: dict[str, Any]) -> list[str]:
+    if not facts.get("turns"):
+        return []
+    lines = [
+        f"{_count(facts['turns'], 'turn')} of {_count(facts['sessions'], 'conversation')}: "
+        f"{facts['bad']} you did not like, {facts['good']} you liked"
+    ]
+    hints = facts.get("hints", [])
+    lines += [f"you said: {_short(hint)}" for hint in hints[:MOST_HINTS]]
+    return [*lines, f"and {len(hints) - MOST_HINTS} more"] if len(hints) > MOST_HINTS else lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def gate_lines(gate: dict[str, Any]) -> list[str]:
+    if "passed" not in gate:
+        return []
+    checks = gate.get("checks") or {}
+    lines = [gate["why"]]
+    if sound := checks.get("sound"):
+        fine, base = sound["asked"] - sound["value"], sound["asked"] - sound["of_base"]
+        lines.append(
+            f"canary questions: {fine} of {sound['asked']} answers sound, the untouched model {base}"
+        )
+    if kl := checks.get("kl"):
+        lines.append(
+            f"distance to the untouched model on unrelated texts: {kl['value']:.3f} (at most {kl['bound']:.2f})"
+        )
+    held = checks.get("held_back") or {}
+    if "value" in held:
+        lines.append(
+            f"turns held back: {held['turns']}, win share {held['value']:.2f}, "
+            f"between {held['lower']:.2f} and {held['upper']:.2f} (must be above {held['bound']:.2f})"
+        )
+    return lines
+
+
+def _section(console: Console, title: str, lines: list[str]) -> None:
+    if lines:
+        console.print(Text(f"\n{title}", style="bold"))
+        for line in lines:
+            console.print(Text(f"  {line}"))
+
+
+def _examples(console: Console, examples: list[dict[str, str]]) -> None:
+    if not examples:
+        return
+    table = Table(title=None, header_style="bold", show_lines=True)
+    for column in ("question", "before", "after"):
+        table.add_column(column, ratio=1 if column == "question" else 2, overflow="fold")
+    for example in examples:
+        table.add_row(*(Text(_short(example[key])) for key in ("question", "before", "after")))
+    console.print(Text("\nwhat changed", style="bold"))
+    console.print(table)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()} …"

@@ -1,0 +1,49 @@
+"""What became of a version, told from its manifest and the decisions about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from instar.records import Decision, Fate
+
+STATES = {
+    Fate.WAITS: "waits for approval",
+    Fate.REJECTED: "rejected by a person",
+    Fate.ROLLED_BACK: "taken back",
+}
+"""Fates that keep a version from serving."""
+
+
+def state_of(name: str, active: str, gate: dict[str, Any], decisions: Sequence[Decision]) -> tuple[str, str]:
+    """In a word or two what a version is now, and a sentence why. `decisions` are newest first."""
+    mine = next((d for d in decisions if d.version == name), None)
+    if name == active:
+        return "serving", mine.reason if mine else ""
+    if gate.get("passed") is False:
+        return "refused by the gate", str(gate.get("why", ""))
+    if mine is not None and mine.fate in STATES:
+        return STATES[mine.fate], mine.reason
+    return "kept", ""
+
+
+def waiting_version(decisions: Sequence[Decision]) -> str | None:
+    """The version that waits for a person, if one does. `decisions` are newest first."""
+    seen: set[str] = set()
+    for decision in decisions:
+        if decision.version not in seen and decision.fate is Fate.WAITS:
+            return decision.version
+        seen.add(decision.version)
+    return None
+
+
+def learned_from(views: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Counts and words of the turns that made a version, from `Store.turn_views`."""
+    hints = [view["hint"] for view in views if view["hint"]]
+    return {
+        "turns": len(views),
+        "good": sum(view["score"] == 1 for view in views),
+        "bad": sum(view["score"] == -1 for view in views),
+        "sessions": len({view["session_id"] for view in views}),
+        "hints": list(dict.fromkeys(hints)),
+    }

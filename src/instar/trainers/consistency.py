@@ -1,0 +1,57 @@
+"""Does what a person says of answers hang together? Where it does not, nothing is learned from it.
+
+Liked and disliked answers that nothing tells apart are what reactions by lot look like. The head of answer_scorer.py
+is tested on them by cross-validation, and where it does no better than a coin, they are taken for contradictory. A wish
+that the head's features do not show at all would look the same, so edits, which say what they want, are learned from
+anyway; and a change of mind, when everything is disliked for a while, is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from instar.records import JudgedAnswer, Origin, WeightedSample
+from instar.trainers.answer_scorer import cross_validated, features, recurring_words
+
+WINDOW = 32
+"""Newest verdicts of a learner that are looked at."""
+ENOUGH = 24
+FEWEST = 6
+"""Of each kind among these."""
+RECENT = 8
+FEWEST_RECENT = 2
+"""Of each kind among the newest: a user who dislikes everything since yesterday has changed their mind."""
+CHANCE = 0.6
+"""Balanced accuracy up to which it might as well be a coin. Measured: docs/log.md."""
+
+
+def contradicts_itself(history: Sequence[JudgedAnswer]) -> bool:
+    """Whether one learner's verdicts, oldest first, look like drawn by lot. False where there are too few."""
+    told = [h for h in history if h.score][-WINDOW:]
+    if len(told) < ENOUGH or _rarer(told) < FEWEST or _rarer(told[-RECENT:]) < FEWEST_RECENT:
+        return False
+    words = recurring_words([h.hint for h in told if h.hint])
+    rows_NF = np.stack([features(h.question, h.answer, words) for h in told])
+    return cross_validated(rows_NF, np.array([float(h.score > 0) for h in told])) <= CHANCE
+
+
+def _rarer(told: Sequence[JudgedAnswer]) -> int:
+    good = sum(h.score > 0 for h in told)
+    return min(good, len(told) - good)
+
+
+def consistent(
+    samples: Sequence[WeightedSample], history: Sequence[JudgedAnswer]
+) -> tuple[list[WeightedSample], str]:
+    """The samples that may be learned from, and a sentence if there were others."""
+    learners = dict.fromkeys(s.learner for s in samples)
+    against = {name for name in learners if contradicts_itself([h for h in history if h.learner == name])}
+    if not against:
+        return list(samples), ""
+    why = (
+        f"What was said of the last {WINDOW} answers contradicts itself: nothing in them tells those that were liked "
+        "from those that were not."
+    )
+    return [s for s in samples if s.learner not in against or s.origin is Origin.EDIT], why

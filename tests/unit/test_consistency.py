@@ -1,0 +1,84 @@
+"""Reactions by lot teach nothing; a wish, a change of mind and an edit do."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from instar.records import JudgedAnswer, Origin
+from instar.trainers.consistency import ENOUGH, WINDOW, consistent, contradicts_itself
+from instar.trainers.local import run_update
+from instar.trainers.policy import Policy
+from tests.kit.samples import job, weighted
+from tests.kit.tiny_model import write_tiny_model
+
+torch.set_num_threads(1)
+WORDS = (
+    "the", "river", "bends", "slowly", "past", "old", "mills", "and", "quiet", "fields", "where", "herons", "wait",
+)  # fmt: skip
+
+
+def answer(rng: random.Random, words: int) -> str:
+    return " ".join(rng.choice(WORDS) for _ in range(words)).capitalize() + "."
+
+
+def verdicts(kind: str, count: int, seed: int = 0) -> list[JudgedAnswer]:
+    """`short`: answers of under 20 words please; `lot`: a coin decides; `flipped`: short pleased, now long would."""
+    rng = random.Random(seed)
+    found = []
+    for i in range(count):
+        words = rng.choice([8, 12, 30, 40])
+        pleases = rng.random() < 0.5 if kind == "lot" else words < 20
+        if kind == "flipped":
+            words = rng.choice([8, 12])
+            pleases = i < count - 8
+        hint = None if pleases else rng.choice(["Shorter, please.", "Longer, please.", "A list!"])
+        found.append(JudgedAnswer("ann", "What is it?", answer(rng, words), 1 if pleases else -1, hint))
+    return found
+
+
+def test_lots_are_mostly_seen_and_a_wish_is_never_taken_for_one() -> None:
+    lots = sum(contradicts_itself(verdicts("lot", WINDOW, seed)) for seed in range(20))
+    assert lots >= 10
+    assert not any(contradicts_itself(verdicts("short", WINDOW, seed)) for seed in range(20))
+
+
+def test_a_change_of_mind_is_no_contradiction() -> None:
+    assert not any(contradicts_itself(verdicts("flipped", WINDOW, seed)) for seed in range(10))
+
+
+def test_few_verdicts_or_verdicts_of_one_kind_tell_nothing() -> None:
+    told = next(v for v in (verdicts("lot", WINDOW, s) for s in range(50)) if contradicts_itself(v))
+    assert not contradicts_itself(told[: ENOUGH - 1])
+    assert not contradicts_itself([h for h in told if h.score > 0] * 3)
+    assert not contradicts_itself([])
+
+
+def lot() -> list[JudgedAnswer]:
+    return next(v for v in (verdicts("lot", WINDOW, s) for s in range(50)) if contradicts_itself(v))
+
+
+def test_only_that_learners_turns_are_left_out_and_edits_stay() -> None:
+    samples = [
+        weighted("a", learner="ann"),
+        weighted("b", learner="ann", origin=Origin.EDIT),
+        weighted("c", learner="bob"),
+    ]
+    kept, why = consistent(samples, lot())
+    assert [s.turn_id for s in kept] == ["b", "c"]
+    assert "contradicts itself" in why
+    assert consistent(samples, verdicts("short", WINDOW)) == (samples, "")
+
+
+@pytest.mark.parametrize("kind", ["lot", "short"])
+def test_an_update_from_contradictions_makes_no_version_and_says_so(tmp_path: Path, kind: str) -> None:
+    model_dir = write_tiny_model(tmp_path / "tiny")
+    update = job(model_dir, tmp_path / "v1", [weighted(learner="ann", nll_T=[0.25] * 4, logprobs=[])])
+    update.history.extend(lot() if kind == "lot" else verdicts("short", WINDOW))
+    result = run_update(update, Policy(model_dir, rank=4, alpha=8), None)
+    assert result.taught == (kind == "short")
+    assert (tmp_path / "v1").exists() == (kind == "short")
+    assert ("contradicts itself" in result.why) == (kind == "lot")
