@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from instar.records import JudgedAnswer, Origin
-from instar.trainers.consistency import ENOUGH, WINDOW, consistent, contradicts_itself
+from instar.trainers.consistency import DOUBT, ENOUGH, WINDOW, consistent, contradicts_itself, is_unclear
 from instar.trainers.local import run_update
 from instar.trainers.policy import Policy
 from tests.kit.samples import job, weighted
@@ -71,6 +71,27 @@ def test_only_that_learners_turns_are_left_out_and_edits_stay() -> None:
     assert [s.turn_id for s in kept] == ["b", "c"]
     assert "contradicts itself" in why
     assert consistent(samples, verdicts("short", WINDOW)) == (samples, "")
+
+
+def test_unclear_verdicts_teach_a_little_and_edits_in_full() -> None:
+    samples = [
+        weighted("a", learner="ann", nll_T=[0.25] * 4, revise=1.0),
+        weighted("b", learner="ann", origin=Origin.EDIT, nll_T=[0.25] * 4),
+        weighted("c", learner="bob", nll_T=[0.25] * 4),
+    ]
+    few = next(v for v in (verdicts("lot", 12, s) for s in range(50)) if is_unclear(v))
+    kept, why = consistent(samples, few)
+    assert [sum(s.nll_T) for s in kept] == [DOUBT, 1.0, 1.0]
+    assert (kept[0].revise, why) == (DOUBT, "")
+
+
+def test_a_beginning_and_a_change_of_mind_are_not_unclear() -> None:
+    told = verdicts("lot", 30, seed=1)
+    disliked = [h for h in told if h.score < 0]
+    assert not is_unclear(disliked)
+    assert not is_unclear([*told, *disliked[:8]])
+    assert sum(is_unclear(verdicts("lot", 16, seed)) for seed in range(20)) >= 12
+    assert not any(is_unclear(verdicts("short", 24, seed)) for seed in range(20))
 
 
 @pytest.mark.parametrize("kind", ["lot", "short"])

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from instar.methods.weights import scaled
 from instar.records import JudgedAnswer, Origin, WeightedSample
-from instar.trainers.answer_scorer import cross_validated, features, recurring_words
+from instar.trainers.answer_scorer import FEWEST as FEWEST_TO_FIT
+from instar.trainers.answer_scorer import cross_validated, features, fit_scorer, recurring_words
 
 WINDOW = 32
 """Newest verdicts of a learner that are looked at."""
@@ -25,6 +27,13 @@ FEWEST_RECENT = 2
 """Of each kind among the newest: a user who dislikes everything since yesterday has changed their mind."""
 CHANCE = 0.6
 """Balanced accuracy up to which it might as well be a coin. Measured: docs/log.md."""
+
+DOUBT = 1 / 16
+"""Weight of what unclear verdicts teach. The learning rate goes with its root, so this is a quarter of a step."""
+CONTRADICTION = (
+    f"What was said of the last {WINDOW} answers contradicts itself: nothing in them tells those that were liked from "
+    "those that were not."
+)
 
 
 def contradicts_itself(history: Sequence[JudgedAnswer]) -> bool:
@@ -42,16 +51,27 @@ def _rarer(told: Sequence[JudgedAnswer]) -> int:
     return min(good, len(told) - good)
 
 
+def is_unclear(history: Sequence[JudgedAnswer]) -> bool:
+    """Whether there are liked and disliked answers, enough of each to fit on, that nothing tells apart yet.
+
+    Not where all is disliked lately: that is a beginning, or a change of mind.
+    """
+    told = [h for h in history if h.score]
+    mixed = _rarer(told) >= FEWEST_TO_FIT and _rarer(told[-RECENT:]) >= FEWEST_RECENT
+    return mixed and fit_scorer(told) is None
+
+
 def consistent(
     samples: Sequence[WeightedSample], history: Sequence[JudgedAnswer]
 ) -> tuple[list[WeightedSample], str]:
-    """The samples that may be learned from, and a sentence if there were others."""
-    learners = dict.fromkeys(s.learner for s in samples)
-    against = {name for name in learners if contradicts_itself([h for h in history if h.learner == name])}
-    if not against:
-        return list(samples), ""
-    why = (
-        f"What was said of the last {WINDOW} answers contradicts itself: nothing in them tells those that were liked "
-        "from those that were not."
-    )
-    return [s for s in samples if s.learner not in against or s.origin is Origin.EDIT], why
+    """The samples that may be learned from, and a sentence if there were others.
+
+    While a learner's verdicts are unclear their samples count `DOUBT`: a small step in case it is a wish, and little
+    harm in case it is none.
+    """
+    by_learner = {s.learner: [h for h in history if h.learner == s.learner] for s in samples}
+    against = {name for name, told in by_learner.items() if contradicts_itself(told)}
+    unclear = {name for name, told in by_learner.items() if name not in against and is_unclear(told)}
+    kept = [s for s in samples if s.learner not in against or s.origin is Origin.EDIT]
+    weighed = [scaled(s, DOUBT) if s.learner in unclear and s.origin is not Origin.EDIT else s for s in kept]
+    return weighed, CONTRADICTION if against else ""
