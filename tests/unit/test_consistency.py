@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from instar.records import JudgedAnswer, Origin
+from instar.records import JudgedAnswer, Origin, WeightedSample
+from instar.trainers.answer_scorer import fit_scorer
 from instar.trainers.consistency import DOUBT, ENOUGH, WINDOW, consistent, contradicts_itself, is_unclear
-from instar.trainers.local import run_update
+from instar.trainers.local import run_update, scorers_of
 from instar.trainers.policy import Policy
 from tests.kit.samples import job, weighted
 from tests.kit.tiny_model import write_tiny_model
@@ -57,6 +58,12 @@ def test_few_verdicts_or_verdicts_of_one_kind_tell_nothing() -> None:
     assert not contradicts_itself([])
 
 
+def sorted_out(
+    samples: list[WeightedSample], history: list[JudgedAnswer]
+) -> tuple[list[WeightedSample], str]:
+    return consistent(samples, history, scorers_of(history))
+
+
 def lot() -> list[JudgedAnswer]:
     return next(v for v in (verdicts("lot", WINDOW, s) for s in range(50)) if contradicts_itself(v))
 
@@ -67,10 +74,10 @@ def test_only_that_learners_turns_are_left_out_and_edits_stay() -> None:
         weighted("b", learner="ann", origin=Origin.EDIT),
         weighted("c", learner="bob"),
     ]
-    kept, why = consistent(samples, lot())
+    kept, why = sorted_out(samples, lot())
     assert [s.turn_id for s in kept] == ["b", "c"]
     assert "contradicts itself" in why
-    assert consistent(samples, verdicts("short", WINDOW)) == (samples, "")
+    assert sorted_out(samples, verdicts("short", WINDOW)) == (samples, "")
 
 
 def test_unclear_verdicts_teach_a_little_and_edits_in_full() -> None:
@@ -79,8 +86,8 @@ def test_unclear_verdicts_teach_a_little_and_edits_in_full() -> None:
         weighted("b", learner="ann", origin=Origin.EDIT, nll_T=[0.25] * 4),
         weighted("c", learner="bob", nll_T=[0.25] * 4),
     ]
-    few = next(v for v in (verdicts("lot", 12, s) for s in range(50)) if is_unclear(v))
-    kept, why = consistent(samples, few)
+    few = next(v for v in (verdicts("lot", 12, s) for s in range(50)) if is_unclear(v, fit_scorer(v)))
+    kept, why = sorted_out(samples, few)
     assert [sum(s.nll_T) for s in kept] == [DOUBT, 1.0, 1.0]
     assert (kept[0].revise, why) == (DOUBT, "")
 
@@ -88,10 +95,14 @@ def test_unclear_verdicts_teach_a_little_and_edits_in_full() -> None:
 def test_a_beginning_and_a_change_of_mind_are_not_unclear() -> None:
     told = verdicts("lot", 30, seed=1)
     disliked = [h for h in told if h.score < 0]
-    assert not is_unclear(disliked)
-    assert not is_unclear([*told, *disliked[:8]])
-    assert sum(is_unclear(verdicts("lot", 16, seed)) for seed in range(20)) >= 12
-    assert not any(is_unclear(verdicts("short", 24, seed)) for seed in range(20))
+    assert not is_unclear(disliked, fit_scorer(disliked))
+    changed = [*told, *disliked[:8]]
+    assert not is_unclear(changed, fit_scorer(changed))
+    lots, wishes = (
+        [verdicts(kind, count, seed) for seed in range(20)] for kind, count in (("lot", 16), ("short", 24))
+    )
+    assert sum(is_unclear(v, fit_scorer(v)) for v in lots) >= 12
+    assert not any(is_unclear(v, fit_scorer(v)) for v in wishes)
 
 
 @pytest.mark.parametrize("kind", ["lot", "short"])

@@ -64,15 +64,26 @@ class AnswerScorer:
 def fit_scorer(history: Sequence[JudgedAnswer]) -> AnswerScorer | None:
     """The learner's scorer; None where there are too few verdicts, or it cannot tell them apart."""
     told = [h for h in history if h.score]
-    accepted_N = np.array([float(h.score > 0) for h in told])
-    if min(accepted_N.sum(), len(told) - accepted_N.sum()) < FEWEST:
+    if rarer(told) < FEWEST:
         return None
-    words = recurring_words([h.hint for h in told if h.hint])
-    rows_NF = np.stack([features(h.question, h.answer, words) for h in told])
+    words, rows_NF, accepted_N = as_table(told)
     accuracy = cross_validated(rows_NF, accepted_N)
     if accuracy < LEAST_ACCURACY:
         return None
     return AnswerScorer(accuracy, words, Head.fit(rows_NF, accepted_N))
+
+
+def rarer(told: Sequence[JudgedAnswer]) -> int:
+    """How many there are of the verdict that is rarer: accepted or rejected."""
+    good = sum(h.score > 0 for h in told)
+    return min(good, len(told) - good)
+
+
+def as_table(told: Sequence[JudgedAnswer]) -> tuple[tuple[str, ...], Floats, Floats]:
+    """The words that are looked for, the features (N, F), and 1 for accepted, 0 for rejected (N,)."""
+    words = recurring_words([h.hint for h in told if h.hint])
+    rows_NF = np.stack([features(h.question, h.answer, words) for h in told])
+    return words, rows_NF, np.array([float(h.score > 0) for h in told])
 
 
 # ── features ──────────────────────────────────────────────────────────────────────────────────────────────

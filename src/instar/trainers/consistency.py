@@ -8,14 +8,12 @@ anyway; and a change of mind, when everything is disliked for a while, is none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Mapping, Sequence
 
 from instar.methods.weights import scaled
 from instar.records import JudgedAnswer, Origin, WeightedSample
 from instar.trainers.answer_scorer import FEWEST as FEWEST_TO_FIT
-from instar.trainers.answer_scorer import cross_validated, features, fit_scorer, recurring_words
+from instar.trainers.answer_scorer import AnswerScorer, as_table, cross_validated, rarer
 
 WINDOW = 32
 """Newest verdicts of a learner that are looked at."""
@@ -39,39 +37,38 @@ CONTRADICTION = (
 def contradicts_itself(history: Sequence[JudgedAnswer]) -> bool:
     """Whether one learner's verdicts, oldest first, look like drawn by lot. False where there are too few."""
     told = [h for h in history if h.score][-WINDOW:]
-    if len(told) < ENOUGH or _rarer(told) < FEWEST or _rarer(told[-RECENT:]) < FEWEST_RECENT:
+    if len(told) < ENOUGH or rarer(told) < FEWEST or rarer(told[-RECENT:]) < FEWEST_RECENT:
         return False
-    words = recurring_words([h.hint for h in told if h.hint])
-    rows_NF = np.stack([features(h.question, h.answer, words) for h in told])
-    return cross_validated(rows_NF, np.array([float(h.score > 0) for h in told])) <= CHANCE
+    _, rows_NF, accepted_N = as_table(told)
+    return cross_validated(rows_NF, accepted_N) <= CHANCE
 
 
-def _rarer(told: Sequence[JudgedAnswer]) -> int:
-    good = sum(h.score > 0 for h in told)
-    return min(good, len(told) - good)
-
-
-def is_unclear(history: Sequence[JudgedAnswer]) -> bool:
+def is_unclear(history: Sequence[JudgedAnswer], scorer: AnswerScorer | None) -> bool:
     """Whether there are liked and disliked answers, enough of each to fit on, that nothing tells apart yet.
 
-    Not where all is disliked lately: that is a beginning, or a change of mind.
+    Not where all is disliked lately: that is a beginning, or a change of mind. `scorer` is what was fitted on them.
     """
     told = [h for h in history if h.score]
-    mixed = _rarer(told) >= FEWEST_TO_FIT and _rarer(told[-RECENT:]) >= FEWEST_RECENT
-    return mixed and fit_scorer(told) is None
+    return scorer is None and rarer(told) >= FEWEST_TO_FIT and rarer(told[-RECENT:]) >= FEWEST_RECENT
 
 
 def consistent(
-    samples: Sequence[WeightedSample], history: Sequence[JudgedAnswer]
+    samples: Sequence[WeightedSample],
+    history: Sequence[JudgedAnswer],
+    scorers: Mapping[str, AnswerScorer | None],
 ) -> tuple[list[WeightedSample], str]:
-    """The samples that may be learned from, and a sentence if there were others.
+    """The samples that may be learned from, and a sentence if there were others. `scorers` by learner.
 
     While a learner's verdicts are unclear their samples count `DOUBT`: a small step in case it is a wish, and little
     harm in case it is none.
     """
     by_learner = {s.learner: [h for h in history if h.learner == s.learner] for s in samples}
     against = {name for name, told in by_learner.items() if contradicts_itself(told)}
-    unclear = {name for name, told in by_learner.items() if name not in against and is_unclear(told)}
+    unclear = {
+        name
+        for name, told in by_learner.items()
+        if name not in against and is_unclear(told, scorers.get(name))
+    }
     kept = [s for s in samples if s.learner not in against or s.origin is Origin.EDIT]
     weighed = [scaled(s, DOUBT) if s.learner in unclear and s.origin is not Origin.EDIT else s for s in kept]
     return weighed, CONTRADICTION if against else ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,9 @@ def run_update(
     start_from_parent(policy, job)
     settings = job.settings
     reviser = reviser or Reviser(policy, max_tokens=int(settings["revision_tokens"]))
-    given, why = consistent(job.samples, job.history)
-    lessons, metrics = find_lessons(job, given, reviser)
+    scorers = scorers_of(job.history)
+    given, why = consistent(job.samples, job.history, scorers)
+    lessons, metrics = find_lessons(given, scorers, reviser)
     samples = [*given, *lessons]
     looked = time.monotonic()
     prepare = Preparer(policy, settings)
@@ -125,10 +126,9 @@ def start_from_parent(policy: Policy, job: UpdateJob) -> None:
 
 
 def find_lessons(
-    job: UpdateJob, given: Sequence[WeightedSample], reviser: Reviser
+    given: Sequence[WeightedSample], scorers: Mapping[str, AnswerScorer | None], reviser: Reviser
 ) -> tuple[list[WeightedSample], dict[str, Any]]:
     """A revision for each sample that asks for one and gets one; and what became of each, for the metrics."""
-    scorers = scorers_of(job.history)
     found = {s.turn_id: reviser.revise(s, scorers.get(s.learner)) for s in given if asks(s)}
     lessons = [r.lesson for r in found.values() if r.lesson]
     refused = {turn_id: r.why for turn_id, r in found.items() if r.lesson is None}
