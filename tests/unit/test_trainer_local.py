@@ -197,7 +197,7 @@ def test_long_responses_are_summed_over_chunks(policy: Policy, monkeypatch: pyte
     sample = weighted(response_ids=list(range(60, 80)), nll_T=[0.05] * 20, distill_T=[0.05] * 20)
     sample = replace(sample, teacher_prompt_ids=[30, 40, 91])
     whole = gradient(policy, [sample])
-    monkeypatch.setattr(local, "CHUNK", 7)
+    monkeypatch.setattr(local, "LOGITS_CHUNK", 7)
     assert torch.allclose(gradient(policy, [sample]), whole, atol=2e-2, rtol=2e-2)
 
 

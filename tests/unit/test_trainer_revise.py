@@ -13,7 +13,7 @@ import torch
 
 from instar.records import Origin, WeightedSample
 from instar.trainers import revise
-from instar.trainers.canaries import token_logp
+from instar.trainers.canaries import Canaries, token_logp
 from instar.trainers.policy import Policy
 from instar.trainers.revise import Reviser, Revision, View
 from instar.trainers.sampling import Answer
@@ -44,18 +44,16 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[float, float]]:
         rows = [-2.0, -2.0 + hint, *[-2.0 - margin] * 3]
         return View(torch.tensor([[row] * len(body) for row in rows]), torch.full((5, len(body) + 1), -9.0))
 
-    canary = type("Canary", (), {"others": [[1], [3], [4]], "stop_ids": [STOP]})
+    canary = Canaries([], [], others=[[1], [3], [4]], endings=[], neutral=[], stop_ids=[STOP])
     monkeypatch.setattr(revise, "canaries", lambda model_dir: canary)
     monkeypatch.setattr(Reviser, "_view_of", view_of)
     monkeypatch.setattr(revise, "sample", sample)
-    monkeypatch.setattr(revise, "ChatFormat", Letters)
+    monkeypatch.setattr(revise, "chat_of", lambda model_dir: Letters())
     return known
 
 
 class Letters:
     """Ids as text."""
-
-    def __init__(self, model_dir: Path) -> None: ...
 
     def decode(self, ids: list[int]) -> str:
         return " ".join(map(str, ids))

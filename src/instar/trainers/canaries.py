@@ -88,9 +88,7 @@ def token_logp(
     )
     found, at = [], 0
     for answer in answers:
-        token_T = torch.as_tensor(list(answer))[:, None]
-        logp_TV = policy.logp_NV(hidden_ND[at : at + len(answer)])
-        found.append(logp_TV.gather(-1, token_T)[:, 0])
+        found.append(policy.logp_of(hidden_ND[at : at + len(answer)], answer))
         at += len(answer)
     return found
 

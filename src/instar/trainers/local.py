@@ -27,9 +27,8 @@ from instar.trainers.answer_scorer import AnswerScorer, fit_scorer
 from instar.trainers.canaries import chat_of
 from instar.trainers.consistency import consistent
 from instar.trainers.gate import Gate
-from instar.trainers.policy import Policy, PrefixCache
+from instar.trainers.policy import LOGITS_CHUNK, Policy, PrefixCache
 from instar.trainers.prepare import (
-    CHUNK,
     Anchor,
     Prepared,
     Preparer,
@@ -213,8 +212,8 @@ def step(
     at = 0
     for item in part:
         length = len(item.sample.response_ids)
-        for begin in range(0, length, CHUNK):
-            where = slice(begin, min(begin + CHUNK, length))
+        for begin in range(0, length, LOGITS_CHUNK):
+            where = slice(begin, min(begin + LOGITS_CHUNK, length))
             logp_TV = policy.logp_NV(leaf_ND[at + where.start : at + where.stop])
             terms = components(item, where, logp_TV, settings)
             loss = torch.stack(list(terms.values())).sum() / len(part)

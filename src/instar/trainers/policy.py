@@ -32,6 +32,8 @@ LEAST_PREFIX = 128
 """A shorter beginning is not worth a pass of its own."""
 EAGER_UP_TO = 512
 PREFILL_CHUNK = 1024
+LOGITS_CHUNK = 256
+"""Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
 ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 
@@ -53,11 +55,13 @@ class PrefixCache:
 
     def get(self, ids: list[int]) -> DynamicCache:
         """A cache that holds exactly `ids` and may be extended by the caller."""
-        nearest = max(self._held, key=lambda held: _common(held[0], ids), default=None)
-        grown = DynamicCache()
-        shared = _common(nearest[0], ids) if nearest else 0
-        if nearest and shared:
-            for number, layer in enumerate(nearest[1].layers):
+        grown, shared = DynamicCache(), 0
+        nearest: DynamicCache | None = None
+        for held, cache in self._held:
+            if (common := _common(held, ids)) > shared:
+                shared, nearest = common, cache
+        if nearest is not None:
+            for number, layer in enumerate(nearest.layers):
                 grown.update(layer.keys[:, :, :shared], layer.values[:, :, :shared], number)
         self._policy.prefill(ids[shared:], grown)
         others = [held for held in self._held if held[0] != ids]
@@ -247,14 +251,22 @@ class Policy:
         for row, answer in enumerate(answers):
             ids_BT[row, 1 : 1 + len(answer)] = torch.as_tensor(list(answer))
         hidden_BTD = self._forward(ids_BT, past=past)
-        return [
-            self.logp_NV(hidden_BTD[row, : len(a)]).gather(1, torch.as_tensor(list(a))[:, None])[:, 0]
-            for row, a in enumerate(answers)
-        ]
+        return [self.logp_of(hidden_BTD[row, : len(a)], a) for row, a in enumerate(answers)]
 
     def logp_NV(self, hidden_ND: Tensor) -> Tensor:
         """Log-probs over the vocabulary, fp32."""
         return torch.log_softmax(self.head(hidden_ND.to(torch.bfloat16)).float(), -1)
+
+    def logp_of(self, hidden_TD: Tensor, ids: Sequence[int]) -> Tensor:
+        """Log-probs of these tokens at the positions that predict them, shape (T,)."""
+        token_T = torch.as_tensor(list(ids))
+        found = [
+            self.logp_NV(hidden_TD[at : at + LOGITS_CHUNK]).gather(-1, token_T[at : at + LOGITS_CHUNK, None])[
+                :, 0
+            ]
+            for at in range(0, len(token_T), LOGITS_CHUNK)
+        ]
+        return torch.cat(found) if found else torch.empty(0)
 
 
 def _lean(layer: Any) -> Callable[[Tensor], Tensor]:

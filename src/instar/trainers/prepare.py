@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from instar.chat_format import ChatFormat
 from instar.records import WeightedSample
 from instar.trainers import losses
-from instar.trainers.policy import Policy, PrefixCache
+from instar.trainers.canaries import chat_of
+from instar.trainers.policy import LOGITS_CHUNK, Policy, PrefixCache
 from instar.trainers.sampling import sample
 
-CHUNK = 256
-"""Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
 ANCHOR_TOKENS = 48
 """Tokens of base's answers that are held."""
 
@@ -99,12 +97,7 @@ class Preparer:
     @torch.no_grad()
     def _logp_of_response(self, sample: WeightedSample) -> Tensor:
         hidden_TD = self._hidden_TD(sample.prompt_ids, sample, base=False)
-        token_T = torch.as_tensor(sample.response_ids)
-        found = [
-            self._policy.logp_NV(hidden_TD[at : at + CHUNK]).gather(-1, token_T[at : at + CHUNK, None])[:, 0]
-            for at in range(0, len(token_T), CHUNK)
-        ]
-        return torch.cat(found)
+        return self._policy.logp_of(hidden_TD, sample.response_ids)
 
     @torch.no_grad()
     def _teacher(self, sample: WeightedSample) -> Target:
@@ -121,10 +114,10 @@ class Preparer:
 
     def _likeliest(self, hidden_TD: Tensor, plain_TD: Tensor | None) -> Target:
         ids, values = [], []
-        for at in range(0, len(hidden_TD), CHUNK):
-            logp_TV = self._policy.logp_NV(hidden_TD[at : at + CHUNK])
+        for at in range(0, len(hidden_TD), LOGITS_CHUNK):
+            logp_TV = self._policy.logp_NV(hidden_TD[at : at + LOGITS_CHUNK])
             if plain_TD is not None:
-                plain_TV = self._policy.logp_NV(plain_TD[at : at + CHUNK])
+                plain_TV = self._policy.logp_NV(plain_TD[at : at + LOGITS_CHUNK])
                 logp_TV = losses.guided(plain_TV, logp_TV, self._guidance)
             top = logp_TV.topk(self._top_k, -1)
             ids.append(top.indices)
@@ -135,7 +128,7 @@ class Preparer:
 @lru_cache(maxsize=1)
 def default_anchors(policy: Policy) -> list[Anchor]:
     """The package's neutral texts in the ids of this model, and base's likeliest answers to the package's requests."""
-    chat = ChatFormat(policy.model_dir)
+    chat = chat_of(policy.model_dir)
     data = json.loads((Path(__file__).parent / "data" / "anchors.json").read_text("utf-8"))
     prompts = [chat.encode_prompt([{"role": "user", "content": text}]) for text in data["requests"]]
     with policy.as_base():

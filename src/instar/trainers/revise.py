@@ -28,13 +28,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from instar.chat_format import ChatFormat
 from instar.methods.weights import lesson_T
 from instar.records import Origin, WeightedSample
 from instar.trainers.answer_scorer import AnswerScorer
-from instar.trainers.canaries import canaries, loops
-from instar.trainers.policy import Policy, PrefixCache
-from instar.trainers.prepare import CHUNK
+from instar.trainers.canaries import canaries, chat_of, loops
+from instar.trainers.policy import LOGITS_CHUNK, Policy, PrefixCache
 from instar.trainers.sampling import sample
 
 FEWEST_TOKENS = 4
@@ -133,7 +131,7 @@ class Reviser:
 
     def __init__(self, policy: Policy, *, max_tokens: int) -> None:
         self._policy = policy
-        self._chat = ChatFormat(policy.model_dir)
+        self._chat = chat_of(policy.model_dir)
         self._canary = canaries(policy.model_dir)
         self._max_tokens = max_tokens
         self._known: dict[str, _Known] = {}
@@ -165,11 +163,11 @@ class Reviser:
 
     def _scored(self, asking: WeightedSample) -> tuple[Score, list[tuple[Score, list[int]]]]:
         """The rejected answer's score, and the sane candidates with theirs."""
-        body, stop = self._body(asking.response_ids), self._canary.stop_ids[0]
+        body, stop = self._canary.body(asking.response_ids), self._canary.stop_ids[0]
         with self._policy.as_base():
             known = self._known_of(asking, body)
             found = [
-                (self._view(asking, known, c).score(len(self._body(c))), c)
+                (self._view(asking, known, c).score(len(self._canary.body(c))), c)
                 for c in [*asking.revisions, *known.tries]
                 if self._is_sane(c)
             ]
@@ -200,14 +198,11 @@ class Reviser:
         return [answer.ids for answer in found if answer.ended]
 
     def _is_sane(self, ids: Sequence[int]) -> bool:
-        body = self._body(ids)
+        body = self._canary.body(ids)
         return len(body) >= FEWEST_TOKENS and not loops(body)
 
-    def _body(self, ids: Sequence[int]) -> list[int]:
-        return [i for i in ids if i not in self._canary.stop_ids]
-
     def _view(self, asking: WeightedSample, known: _Known, answer: Sequence[int]) -> View:
-        body = tuple(self._body(answer))
+        body = tuple(self._canary.body(answer))
         if body not in known.views:
             known.views[body] = self._view_of(asking, body)
         return known.views[body]
@@ -225,9 +220,9 @@ class Reviser:
         """Log-probs of the answer's tokens, shape (T,), and of stopping instead of each and at the end, (T + 1,)."""
         token_S = torch.as_tensor([*body, self._canary.stop_ids[0]])
         logp, stop = [], []
-        for at in range(0, len(token_S), CHUNK):
-            logp_SV = self._policy.logp_NV(hidden_SD[at : at + CHUNK])
-            logp.append(logp_SV.gather(-1, token_S[at : at + CHUNK, None])[:, 0])
+        for at in range(0, len(token_S), LOGITS_CHUNK):
+            logp_SV = self._policy.logp_NV(hidden_SD[at : at + LOGITS_CHUNK])
+            logp.append(logp_SV.gather(-1, token_S[at : at + LOGITS_CHUNK, None])[:, 0])
             stop.append(logp_SV[:, self._canary.stop_ids].logsumexp(-1))
         return torch.cat(logp)[:-1], torch.cat(stop)
 
