@@ -327,6 +327,15 @@ class UpdateJob:
     held_back: list[HeldBackTurn] = field(default_factory=list)
 
 
+def job_lists(document: dict[str, Any]) -> dict[str, list[Any]]:
+    """A job's samples, history and held-back turns from JSON. Raises KeyError, TypeError or ValueError."""
+    return {
+        "samples": [WeightedSample(**{**s, "origin": Origin(s["origin"])}) for s in document["samples"]],
+        "history": [JudgedAnswer(**h) for h in document["history"]],
+        "held_back": [HeldBackTurn(**t) for t in document["held_back"]],
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
     """What an update left in its `out_dir`: adapter, optimizer state, and these numbers.

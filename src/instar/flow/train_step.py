@@ -25,11 +25,11 @@ from instar.records import (
     BASE,
     HeldBackTurn,
     JudgedAnswer,
-    Origin,
     Sample,
     Update,
     UpdateJob,
     WeightedSample,
+    job_lists,
 )
 from instar.runtime import Clock
 
@@ -203,12 +203,12 @@ class TrainStep:
 
     def _compute(self, update: Update, job: dict[str, Any]) -> StepReport:
         version = f"v{job['number']}"
-        samples = [WeightedSample(**{**s, "origin": Origin(s["origin"])}) for s in job["samples"]]
-        if not any(s.teaches for s in samples):
+        lists = job_lists({"history": [], "held_back": [], **job})  # an older version stored neither
+        if not any(s.teaches for s in lists["samples"]):
             why = "Nothing in these turns says how to change the model."
             self._finish(update, "unused", why, {METHOD_STATE: job["method_state"]})
             return StepReport("unused", 0, why)
-        request = self._job(update, samples, job)
+        request = self._job(update, lists, job)
         try:
             result = self.trainer.run(request)
         except TrainingError as error:
@@ -217,7 +217,7 @@ class TrainStep:
         did, why = self.publisher.conclude(update, version, job, result, Path(request.out_dir))
         return StepReport(did, 0, why, version if did in ("proposed", "waits") else None)
 
-    def _job(self, update: Update, samples: list[WeightedSample], job: dict[str, Any]) -> UpdateJob:
+    def _job(self, update: Update, lists: dict[str, list[Any]], job: dict[str, Any]) -> UpdateJob:
         parent_dir = None if update.parent == BASE else str(self.registry.verify(update.parent))
         return UpdateJob(
             update_id=update.id,
@@ -226,10 +226,8 @@ class TrainStep:
             model_dir=str(self.model_dir),
             out_dir=str(self.settings.work_dir / update.id),
             seed=self.settings.train.seed + job["number"],
-            samples=samples,
-            history=[JudgedAnswer(**h) for h in job.get("history", [])],
             settings=job["settings"],
-            held_back=[HeldBackTurn(**t) for t in job.get("held_back", [])],
+            **lists,
         )
 
     def _finish(self, update: Update, status: str, why: str, documents: dict[str, Any]) -> None:

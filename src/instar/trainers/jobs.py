@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from instar.errors import TrainingError
-from instar.records import (
-    GateReport,
-    HeldBackTurn,
-    JudgedAnswer,
-    Origin,
-    UpdateJob,
-    UpdateResult,
-    WeightedSample,
-)
+from instar.records import GateReport, UpdateJob, UpdateResult, job_lists
 
 JOB_FILE = "job.json"
 
@@ -38,11 +30,7 @@ def read_job(folder: Path) -> UpdateJob:
     """Raises TrainingError when there is no such job or it is damaged."""
     try:
         document = json.loads((folder / JOB_FILE).read_text("utf-8"))
-        samples = [WeightedSample(**{**s, "origin": Origin(s["origin"])}) for s in document["samples"]]
-        history = [JudgedAnswer(**h) for h in document["history"]]
-        held_back = [HeldBackTurn(**t) for t in document["held_back"]]
-        lists = {"samples": samples, "history": history, "held_back": held_back}
-        return UpdateJob(**{**document, **lists})
+        return UpdateJob(**{**document, **job_lists(document)})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{folder / JOB_FILE} is no job: {error}") from error
 
