@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from instar.errors import ArtifactError
 from instar.flow.evidence import LiveComparison, worse_live
+from instar.flow.story import newest_about
 from instar.ports import Registry, Store
 from instar.records import BASE, Fate
 
@@ -23,7 +24,10 @@ class Watch:
     def __call__(self) -> str | None:
         """Take the version in force back if it has to be. Returns the reason, None if all is well."""
         version = self.store.active_version()
-        if version == BASE or self._fate(version) in LEFT_ALONE:
+        if version == BASE:
+            return None
+        decided = newest_about(version, self.store.decisions())
+        if decided is not None and decided.fate in LEFT_ALONE:
             return None
         try:
             parent = self.registry.manifest(version).parent
@@ -35,9 +39,6 @@ class Watch:
         reason = _sentence(version, parent, found)
         self.store.decide(version, Fate.ROLLED_BACK, reason, activate=parent)
         return reason
-
-    def _fate(self, version: str) -> Fate | None:
-        return next((d.fate for d in self.store.decisions() if d.version == version), None)
 
 
 def _sentence(version: str, parent: str, found: LiveComparison) -> str:

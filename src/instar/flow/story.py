@@ -15,9 +15,14 @@ STATES = {
 """Fates that keep a version from serving."""
 
 
+def newest_about(version: str, decisions: Sequence[Decision]) -> Decision | None:
+    """What was decided about a version last, if anything. `decisions` are newest first."""
+    return next((d for d in decisions if d.version == version), None)
+
+
 def state_of(name: str, active: str, gate: dict[str, Any], decisions: Sequence[Decision]) -> tuple[str, str]:
     """In a word or two what a version is now, and a sentence why. `decisions` are newest first."""
-    mine = next((d for d in decisions if d.version == name), None)
+    mine = newest_about(name, decisions)
     if name == active:
         return "serving", mine.reason if mine else ""
     if gate.get("passed") is False:
