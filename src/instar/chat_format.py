@@ -44,6 +44,21 @@ def text_of(content: Any) -> str:
     return "".join(parts)
 
 
+def plain_text(content: Any) -> str:
+    """The text of a stored message's content for readers: what is no text is passed over, parts stand on lines."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
+
+
+def last_user_text(messages: Sequence[Message]) -> str:
+    """The newest thing that the user said, for readers; "" where nobody spoke."""
+    said = next((m for m in reversed(messages) if m.get("role") == "user"), {})
+    return plain_text(said.get("content"))
+
+
 class StreamDecoder:
     """Turns ids into text as they come; holds back bytes of an unfinished character."""
 

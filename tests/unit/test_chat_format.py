@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from instar.chat_format import ChatFormat, text_of
+from instar.chat_format import ChatFormat, last_user_text, text_of
 from instar.errors import ModelError, RequestError
 from tests.kit.tiny_model import STOP_ID, write_chat_files
 
@@ -98,3 +98,11 @@ def test_missing_files_are_named(tmp_path: Path, missing: str, match: str) -> No
     (folder / missing).unlink()
     with pytest.raises(ModelError, match=match):
         ChatFormat(folder)
+
+
+def test_question_is_found_in_plain_and_in_part_content() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
+    assert last_user_text([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]) == "x"
+    assert last_user_text([{"role": "user", "content": parts}]) == "a\nb"
+    assert last_user_text([{"role": "user", "content": None}]) == ""
+    assert last_user_text([]) == ""

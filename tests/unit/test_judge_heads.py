@@ -14,7 +14,7 @@ from instar.judges import build_chain
 from instar.judges.calibration import Case, as_item, judge_cases, read_cases, report
 from instar.judges.embedding import BUNDLED, Floats, load_embedding
 from instar.judges.features import feature_dim
-from instar.judges.heads import Heads, HeadsLink, last_user_text, load_heads, majority
+from instar.judges.heads import Heads, HeadsLink, load_heads, majority
 from instar.records import JudgeItem, NextKind, NextState
 
 HELD_OUT = Path(__file__).parents[2] / "bench" / "data" / "reactions_heldout.jsonl"
@@ -146,14 +146,6 @@ def test_a_comment_without_a_score_is_read_as_words(real: HeadsLink) -> None:
     verdict = real.judge(states((NextKind.FEEDBACK, COMPLAINT, 0.0)))
     assert verdict is not None
     assert (verdict.score, verdict.hint) == (-1, COMPLAINT)
-
-
-def test_question_is_found_in_plain_and_in_part_content() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
-    assert last_user_text([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]) == "x"
-    assert last_user_text([{"role": "user", "content": parts}]) == "a\nb"
-    assert last_user_text([{"role": "user", "content": None}]) == ""
-    assert last_user_text([]) == ""
 
 
 # ── the shipped model ─────────────────────────────────────────────────────────────────────────────────

@@ -56,14 +56,6 @@ def _call(call: Any) -> Any:
     return {"name": function.get("name"), "arguments": arguments}
 
 
-def last_user_text(messages: Sequence[Message]) -> str:
-    """The newest thing that the user said, or ""."""
-    for message in reversed(messages):
-        if message.get("role") == "user":
-            return text_of(message.get("content"))
-    return ""
-
-
 def reply_after(messages: Sequence[Message], index: int) -> tuple[list[str], str | None]:
     """What follows our answer at `index`: the texts of its tool results, and the user's reply if there is one.
 

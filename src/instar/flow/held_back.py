@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from instar.chat_format import text_of
+from instar.chat_format import last_user_text
 from instar.ports import TeacherPrompts
 from instar.records import HeldBackTurn, Sample
 
@@ -25,11 +25,10 @@ def to_try(sample: Sample, prompts: TeacherPrompts) -> HeldBackTurn:
     """A judged turn as the trainer sees it, with what the user wanted instead where that is known."""
     corrected = sample.score == -1
     wanted = (sample.correction or sample.accepted) if corrected else None
-    asked = [m for m in sample.request_messages if m.get("role") == "user"]
     return HeldBackTurn(
         turn_id=sample.turn_id,
         score=sample.score or 0,
-        question=text_of(asked[-1].get("content")) if asked else "",
+        question=last_user_text(sample.request_messages),
         prompt_ids=sample.prompt_ids,
         response_ids=sample.response_ids,
         hinted_ids=prompts.hinted(sample, sample.hint) if corrected and sample.hint else [],

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from instar.chat_format import last_user_text
 from instar.errors import ConfigError
 from instar.judges.embedding import Embedding, Floats
 from instar.judges.explicit import as_hint, newest
 from instar.judges.features import feature_dim, features
-from instar.records import JudgeItem, Message, NextKind, NextState, Verdict
+from instar.records import JudgeItem, NextKind, NextState, Verdict
 
 CLASSES = (-1, 0, 1)
 """Order of the columns of every head."""
@@ -122,23 +123,6 @@ def load_heads(embedding: Embedding) -> Heads:
         instructs_weight=arrays["instructs_weight"],
         instructs_bias=float(arrays["instructs_bias"][0]),
     )
-
-
-def last_user_text(messages: list[Message]) -> str:
-    """The newest user message as plain text; "" where there is none."""
-    for message in reversed(messages):
-        if message.get("role") == "user":
-            return _plain(message.get("content"))
-    return ""
-
-
-def _plain(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    parts = [part.get("text") for part in content if isinstance(part, dict)]
-    return "\n".join(part for part in parts if isinstance(part, str))
 
 
 def _what_was_said(item: JudgeItem) -> NextState | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 
-from instar.chat_format import text_of
+from instar.chat_format import last_user_text
 from instar.records import Sample, Source, WeightedSample
 
 TOOL_SHARE = 0.25
@@ -34,14 +34,8 @@ def blank(sample: Sample) -> WeightedSample:
         nll_T=list(zeros),
         kl_T=list(zeros),
         learner=sample.learner,
-        question=last_words(sample),
+        question=last_user_text(sample.request_messages),
     )
-
-
-def last_words(sample: Sample) -> str:
-    """What the user said last in the request; "" if nobody spoke."""
-    said = [m for m in sample.request_messages if m.get("role") == "user"]
-    return text_of(said[-1].get("content")) if said else ""
 
 
 def spread(say: float, length: int) -> Weights:

@@ -103,12 +103,3 @@ def next_state(row: AnyRow) -> NextState:
         score=row.score,
         correction=row.correction,
     )
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content: a string, or the text parts of a list."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    return "\n".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))

@@ -8,12 +8,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, insert, or_, select
 
+from instar.chat_format import plain_text
 from instar.records import BASE, EXPLICIT, Activation, NextKind, Source
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
 from instar.store.judging import count_unjudged
 from instar.store.pieces import HASH_BYTES, fetch
-from instar.store.rows import text_of
 from instar.store.schema import activations, judgements, next_states, turns, uses
 from instar.store.training import count_trainable
 
@@ -44,7 +44,7 @@ class Status(Base):
                     "prompt_tokens": row.prompt_len,
                     "response_tokens": row.response_len,
                     "question": question,
-                    "answer": text_of(row.answer.get("content")) if isinstance(row.answer, dict) else "",
+                    "answer": plain_text(row.answer.get("content")) if isinstance(row.answer, dict) else "",
                     "next_states": said.get(row.id, []),
                     "learned": row.id in used,
                     "updates": used.get(row.id, []),
@@ -162,7 +162,7 @@ def _questions(conn: Connection, rows: Sequence[AnyRow]) -> list[str]:
     """The last user message of each turn; of a long history only that one is read."""
     at = [_hash_of_question(row) for row in rows]
     bodies = fetch(conn, [key for key in at if key is not None])
-    return ["" if key is None else text_of(json.loads(bodies[key]).get("content")) for key in at]
+    return ["" if key is None else plain_text(json.loads(bodies[key]).get("content")) for key in at]
 
 
 def _hash_of_question(row: AnyRow) -> bytes | None:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
+from instar.chat_format import last_user_text, plain_text
 from instar.errors import StoreError
 from instar.flow.held_back import is_held_back
 from instar.records import BASE, Fate, JudgedAnswer, Origin, Sample, Source, Turn, Update
@@ -19,7 +20,7 @@ from instar.store.decisions import add_decision
 from instar.store.documents import put_document
 from instar.store.facts import HELD_BACK, refresh
 from instar.store.judging import POISON
-from instar.store.rows import read_turns, text_of
+from instar.store.rows import read_turns
 from instar.store.schema import activations, judgements, reservations, turns, update_turns, updates, uses
 
 STALE = "stale"
@@ -222,9 +223,8 @@ def samples_of(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
 
 
 def _judged_answer(turn: Turn, row: AnyRow) -> JudgedAnswer:
-    asked = [m for m in turn.messages if m.get("role") == "user"]
-    question = text_of(asked[-1].get("content")) if asked else ""
-    return JudgedAnswer(turn.learner, question, _plain_text(turn.answer), row.score, row.hint)
+    question = last_user_text(turn.messages)
+    return JudgedAnswer(turn.learner, question, _without_calls(turn.answer), row.score, row.hint)
 
 
 def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:
@@ -243,7 +243,7 @@ def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:
         )
         .order_by(retry.c.seq)
     )
-    texts = {row.id: _plain_text(row.answer) for row in found}
+    texts = {row.id: _without_calls(row.answer) for row in found}
     return {turn_id: text for turn_id, text in texts.items() if text}
 
 
@@ -266,11 +266,11 @@ def _retried(conn: Connection, rejected: Sequence[str]) -> dict[str, list[int]]:
     return {row.id: unpack_ids(row.response_ids) for row in found}
 
 
-def _plain_text(answer: Any) -> str:
+def _without_calls(answer: Any) -> str:
     """ "" for an answer that calls a tool: its text alone is not what was accepted."""
     if not isinstance(answer, dict) or answer.get("tool_calls"):
         return ""
-    return text_of(answer.get("content"))
+    return plain_text(answer.get("content"))
 
 
 def _is_stale(row: AnyRow, current: int, max_staleness: int) -> bool:
