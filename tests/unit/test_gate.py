@@ -206,7 +206,10 @@ def test_an_answer_is_scored_after_its_own_question_first(policy: Policy, small:
     for who, rows in enumerate(found):
         for k, row_T in enumerate(rows):
             (whole_T,) = token_logp(policy, [small.prompts[(who + k) % 4]], [answers[who]])
-            assert torch.allclose(row_T, whole_T, atol=0.05), (who, k)
+            assert torch.allclose(row_T, whole_T, atol=0.05, rtol=0.01), (
+                who,
+                k,
+            )  # bf16 adds in another order
 
 
 @given(st.lists(st.integers(0, 1000), min_size=0, max_size=40, unique=True))
