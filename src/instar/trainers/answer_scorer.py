@@ -36,8 +36,10 @@ OWN_WORDS = 16
 """Words of the learner's corrections that are looked for, the most frequent first."""
 FEWEST = 4
 """Accepted answers, and rejected ones, without which nothing is fitted."""
-LEAST_ACCURACY = 0.75
+LEAST_ACCURACY = 0.8
 """Balanced accuracy on held-out verdicts below which the scorer abstains. Chance is 0.5."""
+ABOVE_CHANCE = 3.5
+"""Standard errors that it must also stand above chance: of a few verdicts drawn by lot, .75 is no rarity."""
 FOLDS = 5
 PENALTY = 5.0
 """L2 penalty on standardised features, beside a sum of log-losses."""
@@ -68,9 +70,16 @@ def fit_scorer(history: Sequence[JudgedAnswer]) -> AnswerScorer | None:
         return None
     words, rows_NF, accepted_N = as_table(told)
     accuracy = cross_validated(rows_NF, accepted_N)
-    if accuracy < LEAST_ACCURACY:
+    if accuracy < least_accuracy(accepted_N):
         return None
     return AnswerScorer(accuracy, words, Head.fit(rows_NF, accepted_N))
+
+
+def least_accuracy(accepted_N: Floats) -> float:
+    """What cross-validation must show. A coin's balanced accuracy on a and b verdicts has variance (1/a + 1/b) / 16."""
+    yes = accepted_N.sum()
+    error = math.sqrt(1 / yes + 1 / (len(accepted_N) - yes)) / 4
+    return max(LEAST_ACCURACY, 0.5 + ABOVE_CHANCE * error)
 
 
 def rarer(told: Sequence[JudgedAnswer]) -> int:
