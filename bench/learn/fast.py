@@ -20,7 +20,6 @@ from bench.learn.inside import (
     BatchEngine,
     Carrier,
     InProcessTrainer,
-    Workbench,
     inline,
     workbench,
 )
@@ -43,6 +42,7 @@ from instar.records import Caller, NextKind, NextState, Sampling
 from instar.registry import FolderRegistry
 from instar.runtime import FakeClock
 from instar.store import open_store
+from instar.trainers.local import Parts
 from instar.trainers.policy import Policy
 
 CALLER = Caller("bench", "me")
@@ -55,7 +55,7 @@ class FastServing:
 
     at_once = 8
 
-    def __init__(self, plan: Plan, bench: Workbench, chat: ChatFormat, settings: Settings) -> None:
+    def __init__(self, plan: Plan, bench: Parts, chat: ChatFormat, settings: Settings) -> None:
         self.plan, self.chat, self.settings, self.clock = plan, chat, settings, FakeClock()
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         self.store = open_store(self.settings.database_url, clock=self.clock)

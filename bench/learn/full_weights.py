@@ -20,7 +20,7 @@ import torch
 from instar.records import UpdateJob, UpdateResult
 from instar.trainers.gate import Gate
 from instar.trainers.local import check, learning_rate, says, step
-from instar.trainers.policy import Policy
+from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.prepare import Preparer, mismatch
 
 NOTE = "full_weights.json"
@@ -103,7 +103,8 @@ def train_all_weights(job: UpdateJob, policy: FullWeights, gate: Gate | None) ->
     began = time.monotonic()
     check(job)
     torch.manual_seed(job.seed)
-    prepare = Preparer(policy, job.settings)
+    prefixes = PrefixCache(policy)
+    prepare = Preparer(policy, job.settings, prefixes)
     teaching = [p for p in map(prepare, job.samples) if says(p.sample)]
     choose = random.Random(job.seed)
     rate = learning_rate(job, job.samples)
@@ -115,7 +116,7 @@ def train_all_weights(job: UpdateJob, policy: FullWeights, gate: Gate | None) ->
         order = choose.sample(range(len(teaching)), len(teaching))
         for at in range(0, len(order), size):
             part = [teaching[i] for i in order[at : at + size]]
-            metrics["steps"].append(step(policy, policy.optimizer, part, [], job.settings))
+            metrics["steps"].append(step(policy, policy.optimizer, part, [], job.settings, prefixes))
             policy.stepped()
     out = Path(job.out_dir)
     out.mkdir(parents=True, exist_ok=True)

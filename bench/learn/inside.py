@@ -19,30 +19,22 @@ from instar.ports import TokenChunk
 from instar.records import BASE, GateReport, Sampling, UpdateJob, UpdateResult
 from instar.registry import FolderRegistry
 from instar.trainers.gate import Gate
-from instar.trainers.local import look_ahead, parts, run_update
-from instar.trainers.policy import Policy
+from instar.trainers.local import Parts, look_ahead, parts_of, run_update
+from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.revise import Reviser
 from instar.trainers.sampling import sample
 
 
-@dataclass(frozen=True, slots=True)
-class Workbench:
-    """The model and what the trainer makes from it once; kept between cells."""
-
-    policy: Policy
-    gate: Gate
-    reviser: Reviser
-
-
 @lru_cache(maxsize=1)
-def workbench(model_dir: Path, rank: int, alpha: int, revision_tokens: int, full: bool) -> Workbench:
+def workbench(model_dir: Path, rank: int, alpha: int, revision_tokens: int, full: bool) -> Parts:
     """The trainer's own parts, or the like with all weights to train."""
     if full:
         policy = FullWeights(model_dir)
-        return Workbench(policy, Gate(policy), Reviser(policy, max_tokens=revision_tokens))
+        reviser = Reviser(policy, max_tokens=revision_tokens)
+        return Parts(policy, Gate(policy), reviser, PrefixCache(policy))
     settings = {"rank": rank, "alpha": alpha, "revision_tokens": revision_tokens}
     empty = UpdateJob("none", BASE, None, str(model_dir), "", 0, samples=[], settings=settings)
-    return Workbench(*parts(empty))
+    return parts_of(empty)
 
 
 class Carrier:
@@ -110,10 +102,11 @@ class InProcessTrainer:
     """Implements `ports.Trainer` in this process. `extra` goes into each job's settings as it is; `skip_gate` in it
     saves the gate's time, and everything serves."""
 
-    def __init__(self, bench: Workbench, carrier: Carrier, how: Arm, extra: dict[str, Any]) -> None:
+    def __init__(self, bench: Parts, carrier: Carrier, how: Arm, extra: dict[str, Any]) -> None:
         self._bench, self._carrier, self._extra = bench, carrier, extra
         self._skips_gate = bool(extra.get("skip_gate"))
         self._is_gated = how.gated and not self._skips_gate
+        bench.prefixes.hold_for("another cell, whose folder may have the same name")
         self.seconds, self.gates = 0.0, list[dict[str, Any]]()
 
     def run(self, job: UpdateJob) -> UpdateResult:
@@ -133,11 +126,14 @@ class InProcessTrainer:
         gate = None if self._skips_gate else self._bench.gate
         if isinstance(policy, FullWeights):
             return train_all_weights(job, policy, gate)
-        return run_update(job, policy, gate, self._bench.reviser)
+        return run_update(job, policy, gate, self._bench.reviser, self._bench.prefixes)
 
     def look_ahead(self, job: UpdateJob) -> None:
+        if isinstance(self._bench.policy, FullWeights):
+            return
         began = time.process_time()
         look_ahead(job)
+        self._carrier.forget()
         self.seconds += time.process_time() - began
 
     def close(self) -> None:

@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 from instar.errors import TrainingError
 from instar.records import UpdateJob, WeightedSample
 from instar.trainers import local
+from instar.trainers import policy as policy_module
 from instar.trainers.gate import Gate
 from instar.trainers.local import components, learning_rate, run_update, step
-from instar.trainers.policy import ADAPTER_FILE, CONFIG_FILE, Policy
+from instar.trainers.policy import ADAPTER_FILE, CONFIG_FILE, Policy, PrefixCache
 from instar.trainers.prepare import Preparer
 from tests.kit.samples import SETTINGS, job, weighted
 from tests.kit.tiny_model import write_tiny_model
@@ -161,9 +162,10 @@ def policy_distance(policy: Policy) -> float:
 # ── what has no weight has no influence ───────────────────────────────────────────────────────────────────
 def gradient(policy: Policy, samples: list[object]) -> torch.Tensor:
     policy.reset(3)
-    prepared = [Preparer(policy, SETTINGS)(s) for s in samples]  # type: ignore[arg-type]
+    prefixes = PrefixCache(policy)
+    prepared = [Preparer(policy, SETTINGS, prefixes)(s) for s in samples]  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(policy.parameters, lr=0.0)
-    step(policy, optimizer, prepared, [], SETTINGS)
+    step(policy, optimizer, prepared, [], SETTINGS, prefixes)
     return torch.cat([p.grad.flatten() for p in policy.parameters if p.grad is not None])
 
 
@@ -184,7 +186,7 @@ def test_a_sample_that_abstains_adds_exactly_zero(policy: Policy) -> None:
 
 def test_components_without_weight_do_not_show_up(policy: Policy) -> None:
     policy.reset(3)
-    item = Preparer(policy, SETTINGS)(weighted(nll_T=[0.25] * 4))
+    item = Preparer(policy, SETTINGS, PrefixCache(policy))(weighted(nll_T=[0.25] * 4))
     logp_TV = torch.log_softmax(torch.randn(4, 259, generator=torch.Generator().manual_seed(1)), -1)
     terms = components(item, slice(0, 4), logp_TV, SETTINGS)
     assert set(terms) == {"zero", "nll"}
@@ -257,6 +259,48 @@ def test_a_gradient_that_is_not_finite_ends_the_update(
     with pytest.raises(TrainingError, match="not finite"):
         run_update(job(model_dir, tmp_path / "out", [broken]), policy, None)
     assert not (tmp_path / "out" / ADAPTER_FILE).exists()
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window so small that prompts of a test are long."""
+    monkeypatch.setattr(policy_module, "WINDOW", 8)
+    monkeypatch.setattr(policy_module, "LEAST_PREFIX", 4)
+    monkeypatch.setattr(policy_module, "PREFILL_CHUNK", 16)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_looking_ahead_reads_long_prompts_and_changes_no_byte(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    prefill = Policy.prefill
+
+    def counting(self: Policy, ids: list[int], past: object) -> object:
+        read.append(len(ids))
+        return prefill(self, ids, past)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Policy, "prefill", counting)
+    samples = [
+        weighted(turn_id=name, prompt_ids=[*range(40, 80), *own], nll_T=[0.25] * 4)
+        for name, own in (("t1", [30, 31, 32, 33]), ("t2", [34, 35]))
+    ]
+    local._parts.cache_clear()
+    parent = job(model_dir, tmp_path / "v1", samples)
+    local.compute(parent)
+    update = replace(job(model_dir, tmp_path / "v2", samples), parent="v1", parent_dir=str(tmp_path / "v1"))
+    read.clear()
+    local.compute(update)
+    assert 43 in read  # the first prompt whole, under the version that is trained further
+    expected = (tmp_path / "v2" / ADAPTER_FILE).read_bytes()
+    local.compute(parent)
+    for sample in samples:
+        local.look_ahead(replace(update, samples=[sample]))
+    read.clear()
+    local.compute(update)
+    assert 43 not in read
+    assert (tmp_path / "v2" / ADAPTER_FILE).read_bytes() == expected
+    local._parts.cache_clear()
 
 
 @pytest.mark.parametrize("damage", ["config", "tensors", "rank"])

@@ -71,7 +71,7 @@ def test_a_shared_beginning_is_computed_once(policy: Policy, monkeypatch: pytest
     rows = [[*shared, *tokens(14, seed)] for seed in (2, 3)]
     with torch.no_grad():
         policy.hidden_ND(rows, [50, 50], PrefixCache(policy))
-    assert prefilled == [42, 2]
+    assert prefilled == [49, 17]  # whole chunks of 16 are shared: the first two
 
 
 @pytest.mark.usefixtures("narrow")
@@ -187,14 +187,72 @@ def test_the_same_prompt_many_times_is_read_once_and_sampled_as_ever(
         assert torch.allclose(torch.tensor(answer.logprobs), expected, atol=0.05)
 
 
-@pytest.mark.usefixtures("narrow")
-def test_two_beginnings_are_held_at_a_time(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
+@pytest.fixture
+def read(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each prefill was given."""
+    found: list[int] = []
     prefill = policy.prefill
-    monkeypatch.setattr(policy, "prefill", lambda ids, past: (read.append(len(ids)), prefill(ids, past))[1])
+    monkeypatch.setattr(policy, "prefill", lambda ids, past: (found.append(len(ids)), prefill(ids, past))[1])
+    return found
+
+
+@pytest.mark.usefixtures("narrow")
+def test_prompts_are_held_as_far_as_there_is_room_those_used_last(policy: Policy, read: list[int]) -> None:
     first, second, third = tokens(40, seed=1), tokens(50, seed=2), tokens(60, seed=3)
-    prefixes = PrefixCache(policy, keep=2)
+    a_token = sum(2 * layer.keys[:, :, :1].nbytes for layer in PrefixCache(policy).get(first).layers)
+    read.clear()
+    prefixes = PrefixCache(policy, room=110 * a_token)
+    for ids in (first, second, first, second, third, second, first):
+        assert prefixes.get(ids).get_seq_length() == len(ids)
+    assert read == [40, 50, 60, 40]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_prompt_longer_than_the_room_is_held_alone(policy: Policy, read: list[int]) -> None:
+    prefixes = PrefixCache(policy, room=1)
+    assert prefixes.get(tokens(40, seed=1), 30).get_seq_length() == 30
+    assert prefixes.get(tokens(40, seed=1), 35).get_seq_length() == 35
+    assert read == [40]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_what_one_version_read_is_not_handed_to_the_next(policy: Policy, read: list[int]) -> None:
+    prefixes = PrefixCache(policy)
+    for version in ("v1", "v1", "v2"):
+        prefixes.hold_for(version)
+        prefixes.read(tokens(40, seed=1))
+    assert read == [40, 40]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_prompt_is_read_the_same_to_the_bit_whatever_was_read_before(policy: Policy) -> None:
+    ids = [*tokens(40, seed=1), *tokens(9, seed=2)]
+    alone, after = PrefixCache(policy), PrefixCache(policy)
+    after.read([*ids[:43], *tokens(30, seed=3)])
+    for one, other in zip(alone.get(ids).layers, after.get(ids).layers, strict=True):
+        assert torch.equal(one.keys, other.keys)
+        assert torch.equal(one.values, other.values)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_what_is_handed_out_may_be_extended(policy: Policy) -> None:
+    prefixes, ids = PrefixCache(policy), tokens(40, seed=1)
     with torch.no_grad():
-        for ids in (first, second, first, second, third, first):
-            assert prefixes.get(ids).get_seq_length() == len(ids)
-    assert read == [40, 50, 0, 0, 60, 40]
+        once = policy.hidden_ND([[*ids, 5, 6, 7]], [40], prefixes)
+        again = policy.hidden_ND([[*ids, 5, 6, 7]], [40], prefixes)
+    assert torch.equal(once, again)
+    assert prefixes.read(ids[:-1]).get_seq_length() == 39
+
+
+@pytest.mark.usefixtures("narrow")
+def test_answers_to_a_prompt_that_is_held_are_those_to_the_prompt(policy: Policy, read: list[int]) -> None:
+    prompt = tokens(40, seed=1)
+    given: dict[str, Any] = {"stop_ids": [STOP_ID], "max_tokens": 12, "temperature": 0.7, "seed": 3}
+    prefixes = PrefixCache(policy)
+    plain = sample(policy, [prompt] * 3, **given)
+    held = sample(policy, [prompt] * 3, **given, prefixes=prefixes)
+    assert [a.ids for a in held] == [a.ids for a in plain]
+    for one, other in zip(held, plain, strict=True):
+        assert torch.allclose(torch.tensor(one.logprobs), torch.tensor(other.logprobs), atol=0.05)
+    sample(policy, [prompt] * 3, **given, prefixes=prefixes)
+    assert read == [39]

@@ -128,7 +128,7 @@ class TrainStep:
         return f"{len(samples)} of {train.batch_size} judged turns; fewer will do after {train.quiet_s:.0f} s of quiet"
 
     def _look_ahead(self, samples: Sequence[Sample]) -> bool:
-        """Use the wait: let the trainer look for one revision that the coming update will ask for."""
+        """Use the wait: let the trainer do what the coming update needs of one turn alone."""
         waiting = {(s.turn_id, len(s.retry_ids)): s for s in samples}
         self.looked_at &= waiting.keys()
         new = next((key for key in waiting if key not in self.looked_at), None)
@@ -138,16 +138,17 @@ class TrainStep:
         weighted, _ = self.method.weigh(
             [waiting[new]], self.prompts, self.store.get_state(METHOD_STATE) or {}
         )
-        asking = [w for w in weighted if w.revise]
-        if asking:
-            self.trainer.look_ahead(self._ahead(asking))
-        return bool(asking)
+        teaching = [w for w in weighted if w.teaches]
+        if teaching:
+            self.trainer.look_ahead(self._ahead(teaching))
+        return bool(teaching)
 
     def _ahead(self, samples: list[WeightedSample]) -> UpdateJob:
+        parent = self._parent()
         return UpdateJob(
             update_id="ahead",
-            parent=BASE,
-            parent_dir=None,
+            parent=parent,
+            parent_dir=self._folder(parent),
             model_dir=str(self.model_dir),
             out_dir=str(self.settings.work_dir / "ahead"),
             seed=self.settings.train.seed,
@@ -192,6 +193,9 @@ class TrainStep:
             return active
         return BASE
 
+    def _folder(self, version: str) -> str | None:
+        return None if version == BASE else str(self.registry.verify(version))
+
     def _next_number(self) -> int:
         """Never a number that is on disk: an update may have published, and failed when it was resumed."""
         on_disk = max(map(version_number, self.registry.versions()), default=0)
@@ -218,11 +222,10 @@ class TrainStep:
         return StepReport(did, 0, why, version if did in ("proposed", "waits") else None)
 
     def _job(self, update: Update, lists: dict[str, list[Any]], job: dict[str, Any]) -> UpdateJob:
-        parent_dir = None if update.parent == BASE else str(self.registry.verify(update.parent))
         return UpdateJob(
             update_id=update.id,
             parent=update.parent,
-            parent_dir=parent_dir,
+            parent_dir=self._folder(update.parent),
             model_dir=str(self.model_dir),
             out_dir=str(self.settings.work_dir / update.id),
             seed=self.settings.train.seed + job["number"],

@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from instar.errors import TrainingError
-from instar.records import JudgedAnswer, UpdateJob, UpdateResult, WeightedSample
+from instar.records import BASE, JudgedAnswer, UpdateJob, UpdateResult, WeightedSample
 from instar.trainers import losses
 from instar.trainers.answer_scorer import AnswerScorer, fit_scorer
 from instar.trainers.canaries import chat_of
 from instar.trainers.consistency import consistent
 from instar.trainers.gate import Gate
-from instar.trainers.policy import LOGITS_CHUNK, Policy, PrefixCache
+from instar.trainers.policy import LOGITS_CHUNK, Policy, PrefixCache, is_long
 from instar.trainers.prepare import (
     Anchor,
     Prepared,
@@ -43,43 +44,64 @@ ANCHORS = 3
 """Anchors in a step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What stays in memory between jobs. `prefixes`: long prompts as the version reads them that comes next to be
+    trained."""
+
+    policy: Policy
+    gate: Gate
+    reviser: Reviser
+    prefixes: PrefixCache
+
+
 def compute(job: UpdateJob) -> UpdateResult:
     """`run_update` with a model that stays in memory between jobs."""
-    return run_update(job, *parts(job))
+    parts = parts_of(job)
+    return run_update(job, parts.policy, parts.gate, parts.reviser, parts.prefixes)
 
 
 def look_ahead(job: UpdateJob) -> None:
     """What an update with these samples will need and what does not depend on the others: the model, base's own
-    canary answers, the revisions. Remembered, so that the update itself is short; it has the same result."""
-    policy, _, reviser = parts(job)
-    default_anchors(policy)
+    canary answers, the revisions, long prompts. Remembered, so that the update itself is short; it has the same
+    result, if the version that it starts from is still the same."""
+    parts = parts_of(job)
+    default_anchors(parts.policy)
     for asking in filter(asks, job.samples):
-        reviser.look(asking)
+        parts.reviser.look(asking)
+    start_from_parent(parts.policy, job, parts.prefixes)
+    for prompt in (s.prompt_ids for s in job.samples if is_long(s.prompt_ids)):
+        parts.prefixes.read(prompt[:-1])
 
 
-def parts(job: UpdateJob) -> tuple[Policy, Gate, Reviser]:
+def parts_of(job: UpdateJob) -> Parts:
     names = ("rank", "alpha", "revision_tokens")
     return _parts(job.model_dir, *(int(job.settings[name]) for name in names))
 
 
 @lru_cache(maxsize=1)
-def _parts(model_dir: str, rank: int, alpha: int, revision_tokens: int) -> tuple[Policy, Gate, Reviser]:
+def _parts(model_dir: str, rank: int, alpha: int, revision_tokens: int) -> Parts:
     policy = Policy(Path(model_dir), rank=rank, alpha=alpha)
-    return policy, Gate(policy), Reviser(policy, max_tokens=revision_tokens)
+    return Parts(policy, Gate(policy), Reviser(policy, max_tokens=revision_tokens), PrefixCache(policy))
 
 
 def run_update(
-    job: UpdateJob, policy: Policy, gate: Gate | None, reviser: Reviser | None = None
+    job: UpdateJob,
+    policy: Policy,
+    gate: Gate | None,
+    reviser: Reviser | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> UpdateResult:
     """Compute the update, leave adapter and optimizer state in `job.out_dir`, and judge it.
 
-    Without `reviser`, one is made for this update. Raises TrainingError when it cannot be computed; the samples stay
-    unused then.
+    Without `reviser` or `prefixes`, they are made for this update. Raises TrainingError when it cannot be computed; the
+    samples stay unused then.
     """
     began = time.monotonic()
     check(job)
     torch.manual_seed(job.seed)
-    start_from_parent(policy, job)
+    prefixes = prefixes or PrefixCache(policy)
+    start_from_parent(policy, job, prefixes)
     settings = job.settings
     reviser = reviser or Reviser(policy, max_tokens=int(settings["revision_tokens"]))
     scorers = scorers_of(job.history)
@@ -87,16 +109,15 @@ def run_update(
     lessons, metrics = find_lessons(given, scorers, reviser)
     samples = [*given, *lessons]
     looked = time.monotonic()
-    prepare = Preparer(policy, settings)
-    prepared = [prepare(sample) for sample in samples]
-    teaching = [p for p in prepared if says(p.sample)]
+    prepare = Preparer(policy, settings, prefixes)
+    teaching = [prepare(sample) for sample in samples if says(sample)]
     if not teaching:  # contradictions, or no revision was good enough: no step, so no new version
         return UpdateResult(job.update_id, ok=True, metrics=metrics, taught=False, why=why)
     trial = Trial(policy, gate.canary, job.held_back, seed=job.seed) if gate else None
     before = trial.look() if trial else None
-    metrics.update(lr=learning_rate(job, samples), mismatch=mismatch(prepared))
+    metrics.update(lr=learning_rate(job, samples), mismatch=mismatch(teaching))
     optimizer = make_optimizer(policy, settings, metrics["lr"], parent_of(job))
-    metrics["steps"] = train(policy, optimizer, teaching, job)
+    metrics["steps"] = train(policy, optimizer, teaching, job, prefixes)
     out = Path(job.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     policy.save(out)
@@ -116,8 +137,9 @@ def parent_of(job: UpdateJob) -> Path | None:
     return Path(job.parent_dir) if job.parent_dir else None
 
 
-def start_from_parent(policy: Policy, job: UpdateJob) -> None:
+def start_from_parent(policy: Policy, job: UpdateJob, prefixes: PrefixCache) -> None:
     parent = parent_of(job)
+    prefixes.hold_for(str(parent or BASE))
     if parent is None:
         policy.reset(job.seed)
     else:
@@ -138,7 +160,11 @@ def find_lessons(
 
 
 def train(
-    policy: Policy, optimizer: torch.optim.Optimizer, teaching: Sequence[Prepared], job: UpdateJob
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    teaching: Sequence[Prepared],
+    job: UpdateJob,
+    prefixes: PrefixCache,
 ) -> list[dict[str, float]]:
     """All passes over the batch in shuffled micro-batches. Returns the losses of each step."""
     settings, choose = job.settings, random.Random(job.seed)
@@ -149,7 +175,7 @@ def train(
         choose.shuffle(order)
         for at in range(0, len(order), size):
             pulled = choose.sample(anchors, min(ANCHORS, len(anchors)))
-            steps.append(step(policy, optimizer, order[at : at + size], pulled, settings))
+            steps.append(step(policy, optimizer, order[at : at + size], pulled, settings, prefixes))
     return steps
 
 
@@ -203,11 +229,12 @@ def step(
     part: Sequence[Prepared],
     anchors: Sequence[Anchor],
     settings: dict[str, Any],
+    prefixes: PrefixCache,
 ) -> dict[str, float]:
     """One optimizer step on a micro-batch and its anchors. Returns the loss by component, per sample."""
     optimizer.zero_grad(set_to_none=True)
     totals: dict[str, float] = {}
-    hidden_ND = policy.hidden_ND([p.row for p in part], [p.start for p in part], PrefixCache(policy))
+    hidden_ND = policy.hidden_ND([p.row for p in part], [p.start for p in part], prefixes)
     leaf_ND = hidden_ND.detach().requires_grad_(True)
     at = 0
     for item in part:

@@ -31,45 +31,73 @@ WINDOW = 256
 LEAST_PREFIX = 128
 """A shorter beginning is not worth a pass of its own."""
 EAGER_UP_TO = 512
-PREFILL_CHUNK = 1024
+PREFILL_CHUNK = 512
+PREFIX_ROOM = 2**30
+"""Bytes of keys and values of prompts that are kept: 45,000 tokens of the starter model."""
 LOGITS_CHUNK = 256
 """Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
 ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 
 
-class PrefixCache:
-    """Keys and values of a prompt's beginning, for as long as the weights stay as they are.
+def is_long(prompt: Sequence[int]) -> bool:
+    """Whether the prompt is read once and kept, instead of with each answer anew."""
+    return len(prompt) > WINDOW + LEAST_PREFIX
 
-    Agents send the same two thousand tokens of instructions with every question. Their keys and values are
-    computed once per optimizer step, shared by the rows that begin alike, and taken as constants: gradients flow
-    through the response and the `WINDOW` prompt tokens before it, so memory is bounded by these, and prompts
-    shorter than that are exact.
+
+class PrefixCache:
+    """Keys and values of long prompts, as one version reads them.
+
+    Agents send thousands of tokens with every question. They are read once, shared by all answers to them, and taken
+    as constants: gradients flow through the response and the `WINDOW` prompt tokens before it, so memory is bounded
+    by these. What the steps of an update change about the reading of the rest is left out until the next update.
+
+    A prompt is read in chunks, and whole chunks are taken from a prompt that begins alike. So what is handed out
+    depends on the prompt and the version alone, not on what was read before.
     """
 
-    def __init__(self, policy: Policy, keep: int = 1) -> None:
-        """`keep`: how many beginnings are held at a time, those used last."""
+    def __init__(self, policy: Policy, room: int = PREFIX_ROOM) -> None:
+        """`room`: bytes that may be held; those used last stay."""
         self._policy = policy
-        self._keep = keep
-        self._held: list[tuple[list[int], DynamicCache]] = []
+        self._room = room
+        self._held: dict[tuple[int, ...], DynamicCache] = {}
+        self._version = ""
 
-    def get(self, ids: list[int]) -> DynamicCache:
-        """A cache that holds exactly `ids` and may be extended by the caller."""
-        grown, shared = DynamicCache(), 0
-        nearest: DynamicCache | None = None
-        for held, cache in self._held:
-            if (common := _common(held, ids)) > shared:
-                shared, nearest = common, cache
-        if nearest is not None:
-            for number, layer in enumerate(nearest.layers):
-                grown.update(layer.keys[:, :, :shared], layer.values[:, :, :shared], number)
-        self._policy.prefill(ids[shared:], grown)
-        others = [held for held in self._held if held[0] != ids]
-        self._held = [*others, (ids, grown)][-self._keep :]
+    def hold_for(self, version: str) -> None:
+        """Forget what another version has read."""
+        if version != self._version:
+            self._held.clear()
+            self._version = version
+
+    def get(self, ids: Sequence[int], length: int | None = None) -> DynamicCache:
+        """A cache of the first `length` of these ids (by default all), which may be extended by the caller."""
         handed = DynamicCache()
-        for number, layer in enumerate(grown.layers):
-            handed.update(layer.keys, layer.values, number)
+        for number, layer in enumerate(self.read(ids).layers):
+            handed.update(layer.keys[:, :, :length], layer.values[:, :, :length], number)
         return handed
+
+    def read(self, ids: Sequence[int]) -> DynamicCache:
+        """The cache that is held, read now if need be. Not to be extended."""
+        key = tuple(ids)
+        found = self._held.pop(key, None)
+        self._held[key] = found if found is not None else self._compute(key)
+        while len(self._held) > 1 and sum(map(_bytes, self._held.values())) > self._room:
+            del self._held[next(iter(self._held))]
+        return self._held[key]
+
+    def _compute(self, ids: tuple[int, ...]) -> DynamicCache:
+        grown, shared, nearest = DynamicCache(), 0, DynamicCache()
+        for held, cache in self._held.items():
+            common = _common(held, ids) // PREFILL_CHUNK * PREFILL_CHUNK
+            if common > shared:
+                shared, nearest = common, cache
+        for number, layer in enumerate(nearest.layers):
+            grown.update(layer.keys[:, :, :shared], layer.values[:, :, :shared], number)
+        return self._policy.prefill(ids[shared:], grown)
+
+
+def _bytes(cache: DynamicCache) -> int:
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -195,19 +223,19 @@ class Policy:
         """Final hidden states of the positions that predict tokens `starts[i]:` of each row, end to end.
 
         N = Σ (len(row) − start). The last position of a row predicts nothing that is known and is left out.
-        Rows with a long prompt pass one by one and, with `prefixes`, send no gradient into what lies more than
+        With `prefixes`, rows with a long prompt pass one by one and send no gradient into what lies more than
         `WINDOW` tokens before the response: see PrefixCache.
         """
-        is_long = [prefixes is not None and s > WINDOW + LEAST_PREFIX for s in starts]
-        short = [i for i, long in enumerate(is_long) if not long]
+        long = [i for i, s in enumerate(starts) if prefixes is not None and is_long(rows[i][:s])]
+        short = [i for i in range(len(rows)) if i not in long]
         found: dict[int, Tensor] = {}
         if short:
             found.update(
                 zip(short, self._batch([rows[i] for i in short], [starts[i] for i in short]), strict=True)
             )
-        for i, long in enumerate(is_long):
-            if long and prefixes is not None:
-                found[i] = self._after_prefix(rows[i], starts[i], prefixes)
+        for i in long:
+            assert prefixes is not None
+            found[i] = self._after_prefix(rows[i], starts[i], prefixes)
         return torch.cat([found[i] for i in range(len(rows))])
 
     def _batch(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Tensor]:
@@ -219,10 +247,10 @@ class Policy:
         return [hidden_BTD[i, s - 1 : len(r) - 1] for i, (r, s) in enumerate(zip(rows, starts, strict=True))]
 
     def _after_prefix(self, row: Sequence[int], start: int, prefixes: PrefixCache) -> Tensor:
-        cut = start - WINDOW
-        past = prefixes.get(list(row[:cut]))
+        cut = start - WINDOW if torch.is_grad_enabled() else start - 1
+        past = prefixes.get(row[: start - 1], cut)
         hidden_BTD = self._forward(torch.as_tensor([list(row[cut:])]), past=past)
-        return hidden_BTD[0, WINDOW - 1 : len(row) - 1 - cut]
+        return hidden_BTD[0, start - 1 - cut : len(row) - 1 - cut]
 
     def _forward(self, ids_BT: Tensor, *, eager: bool = False, past: DynamicCache | None = None) -> Tensor:
         """`eager` attention: for short rows the fused kernel's backward pass takes ten times as long."""

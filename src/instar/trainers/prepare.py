@@ -60,14 +60,15 @@ class Anchor:
 
 
 class Preparer:
-    """Computes what stays fixed, sharing the beginnings of long prompts."""
+    """Computes what stays fixed, reading each long prompt once."""
 
-    def __init__(self, policy: Policy, settings: dict[str, Any]) -> None:
+    def __init__(self, policy: Policy, settings: dict[str, Any], prefixes: PrefixCache) -> None:
+        """`prefixes`: as the policy reads them before the first step."""
         self._policy = policy
         self._top_k = int(settings["top_k"])
         self._guidance = float(settings["guidance"])
         self._teacher_is_base = settings["teacher"] == "base"
-        self._old, self._base = PrefixCache(policy), PrefixCache(policy)
+        self._old, self._base = prefixes, PrefixCache(policy)
 
     def __call__(self, sample: WeightedSample) -> Prepared:
         has_mu = len(sample.logprobs) == len(sample.response_ids)

@@ -135,7 +135,7 @@ class Reviser:
         self._canary = canaries(policy.model_dir)
         self._max_tokens = max_tokens
         self._known: dict[str, _Known] = {}
-        self._prefixes = PrefixCache(policy, keep=2)  # the request's and the hinted request's
+        self._prefixes = PrefixCache(policy)
 
     def look(self, asking: WeightedSample) -> None:
         """Find and score the candidates, for a revision that is asked for later."""
@@ -194,6 +194,7 @@ class Reviser:
             temperature=TRIES,
             seed=seed,
             enough=ENOUGH,
+            prefixes=self._prefixes,
         )
         return [answer.ids for answer in found if answer.ended]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from instar.trainers.policy import Policy
+from instar.trainers.policy import Policy, PrefixCache, is_long
 
 
 @dataclass(slots=True)
@@ -44,19 +44,25 @@ def sample(
     temperature: float | Sequence[float],
     seed: int,
     enough: int | None = None,
+    prefixes: PrefixCache | None = None,
 ) -> list[Answer]:
     """One answer per prompt, all in one batch. Temperature 0 is greedy; the same seed gives the same answers.
 
     `temperature` may be one for each prompt. When `enough` answers have ended, the others are left unfinished.
+    With `prefixes`, a long prompt that is the same for all is taken from there.
     """
     heat = [temperature] * len(prompts) if isinstance(temperature, int | float) else list(temperature)
+    read = DynamicCache()
+    if prefixes is not None and _same(prompts) and is_long(prompts[0]):
+        read = prefixes.get(prompts[0][:-1])
     with policy.for_sampling():
-        return _decode(policy, prompts, set(stop_ids), max_tokens, heat, seed, enough or len(prompts))
+        return _decode(policy, prompts, read, set(stop_ids), max_tokens, heat, seed, enough or len(prompts))
 
 
 def _decode(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
+    cache: DynamicCache,
     stop_ids: set[int],
     max_tokens: int,
     heat: Sequence[float],
@@ -66,7 +72,6 @@ def _decode(
     generator = torch.Generator().manual_seed(seed)
     answers = [Answer() for _ in prompts]
     alive = list(range(len(prompts)))
-    cache = DynamicCache()
     logp_BV, mask_BT = _read_prompts(policy, prompts, cache)
     for _ in range(max_tokens):
         next_B = _draw(logp_BV, heat, generator, alive)
@@ -93,14 +98,19 @@ def _decode(
 def _read_prompts(
     policy: Policy, prompts: Sequence[Sequence[int]], cache: DynamicCache
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs of the first tokens and the mask, a row a prompt. The same prompt many times is read once."""
-    same = all(prompt == prompts[0] for prompt in prompts)
+    """Log-probs of the first tokens and the mask, a row a prompt. The same prompt many times is read once, from where
+    the cache ends."""
+    same = _same(prompts)
     ids_BT, mask_BT = _left_padded(prompts[:1] if same else prompts)
-    logp_BV = _next_logp(policy, ids_BT, mask_BT, cache)
+    logp_BV = _next_logp(policy, ids_BT[:, cache.get_seq_length() :], mask_BT, cache)
     if not same:
         return logp_BV, mask_BT
     cache.batch_repeat_interleave(len(prompts))
     return logp_BV.expand(len(prompts), -1), mask_BT.expand(len(prompts), -1)
+
+
+def _same(prompts: Sequence[Sequence[int]]) -> bool:
+    return all(prompt == prompts[0] for prompt in prompts)
 
 
 def _next_logp(policy: Policy, ids_BT: Tensor, mask_BT: Tensor, cache: DynamicCache) -> Tensor:
