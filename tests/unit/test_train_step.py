@@ -20,7 +20,6 @@ from instar.registry import FolderRegistry
 from tests.kit.samples import WordPrompts
 from tests.kit.store_scenes import Scene
 
-
 NO_UPDATE = ("waiting", "looked ahead")
 
 
