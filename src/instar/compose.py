@@ -18,7 +18,7 @@ from instar.flow.prompts import ChatTeacherPrompts
 from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import TrainStep
 from instar.methods import get_method
-from instar.ports import Engine, Store
+from instar.ports import Engine, Ratings, Store
 from instar.registry import FolderRegistry
 from instar.runtime import SystemClock
 from instar.store import open_store
@@ -123,12 +123,13 @@ def run_gateway(settings: Settings, state: RunState) -> None:
 def run_judge(settings: Settings, state: RunState) -> None:
     from instar.workers.judge import run_judge_loop
 
-    with closing(build_judges(settings, state)) as chain, closing(build_store(settings)) as store:
+    with closing(build_store(settings)) as store, closing(build_judges(settings, state, store)) as chain:
         run_judge_loop(store, chain, lease_s=settings.judge.lease_s, poll_s=settings.judge.poll_s)
 
 
-def build_judges(settings: Settings, state: RunState | None) -> Chain:
-    """The configured chain. Without the state of a running server, our own engine cannot be asked."""
+def build_judges(settings: Settings, state: RunState | None, ratings: Ratings | None = None) -> Chain:
+    """The configured chain. Without the state of a running server, our own engine cannot be asked; without
+    ratings, the heads read as they were shipped."""
     from instar.judges import build_chain
     from instar.judges.endpoint import EngineAsker
 
@@ -136,7 +137,8 @@ def build_judges(settings: Settings, state: RunState | None) -> Chain:
         chat = ChatFormat(state.model_dir)
         return EngineAsker(build_engine(state, chat), chat)
 
-    return build_chain(settings.judge, own_engine=partial(own_engine, state) if state else None)
+    asker = partial(own_engine, state) if state else None
+    return build_chain(settings.judge, own_engine=asker, ratings=ratings)
 
 
 def run_trainer(settings: Settings, state: RunState) -> None:

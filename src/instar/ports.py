@@ -20,6 +20,7 @@ from instar.records import (
     Judgement,
     Manifest,
     NextState,
+    RatedTurn,
     Sample,
     Sampling,
     Turn,
@@ -76,7 +77,20 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
-class Store(Protocol):
+class Ratings(Protocol):
+    """The part of the store that knows how learners rated answers outright. Raises StoreError."""
+
+    def newest_rating(self) -> int:
+        """A number that grows with every rating, whoever made it; 0 before the first. Costs next to nothing."""
+        ...
+
+    def rated_turns(self, learner: str, limit: int) -> list[RatedTurn]:
+        """The `limit` turns that this learner rated last and said something after, newest rating first; without
+        those that are never learned from. Of what followed, only replies and feedback."""
+        ...
+
+
+class Store(Ratings, Protocol):
     """The durable truth. Every method is one transaction: it happened wholly, or not at all.
 
     Methods are synchronous and safe to call from several threads and processes. Raises StoreError.

@@ -183,7 +183,7 @@ async def test_status_tells_how_the_judges_agree_with_the_users_ratings(live: Li
     first = (await live.ask("Why?")).json()
     turn = first["id"]
     await live.ask("Why?", first["choices"][0]["message"]["content"], "Too long, shorter please.")
-    assert (await live.http.get("/v1/status")).json()["judge"] == {"agreement": {}}
+    assert (await live.http.get("/v1/status")).json()["judge"] == {"agreement": {}, "own_ratings": {}}
     for score, link in ((-1, "heads"), (1, "explicit")):
         [item] = [item for item in live.judge_items() if item.turn.id == turn]
         live.store.record_judgement(Judgement(turn, score, Source.USER, link, 1.0), item.lease)

@@ -270,7 +270,8 @@ FACTS = {
                  "last": {"status": "rejected", "version": None, "note": "too far from base"}},
     "counts": {"turns": {"done": 40, "failed": 2}, "judged": {"1": 5, "-1": 9, "none": 3, "0": 1}, "used": 32,
                "waiting": {"unjudged": 6, "trainable": 5}, "reasons": {"opted_out": 4, "brand_new_reason": 1}},
-    "judge": {"agreement": {"heads": {"turns": 14, "agree": 12, "wrong_sign": 1, "share": 12 / 14}}},
+    "judge": {"agreement": {"heads": {"turns": 14, "agree": 12, "wrong_sign": 1, "share": 12 / 14}},
+              "own_ratings": {"ann": {"ratings": 9, "in_use": True, "agree_before": 3, "agree_after": 8}}},
 }  # fmt: skip
 
 
@@ -290,6 +291,7 @@ def test_status_tells_loops_batch_updates_and_reasons(instar: Any, server: FakeS
     assert "42 recorded, 6 waiting for the judge, 32 learned from" in ran.out
     assert "5 good, 9 bad, 4 neither" in lines["verdicts"]
     assert "heads: as you in 12 of 14 (86%), the opposite in 1" in lines["agreement"]
+    assert "9 with words move the heads: as you in 3 → 8 of them, unseen" in lines["your"]
     assert "the client asked not to learn" in lines["4"]
     assert "brand_new_reason" in lines["1"]
 
@@ -302,6 +304,16 @@ def test_status_says_what_is_wrong_with_the_judge_and_nothing_of_agreement_befor
     ran = instar("status")
     assert "judge: m at http://h/v1 answers with status 500\n" in ran.out
     assert "agreement" not in ran.out
+
+
+def test_status_tells_whose_ratings_move_nothing_and_why(instar: Any, server: FakeServer) -> None:
+    refused = {"ratings": 9, "in_use": False, "agree_before": 8, "agree_after": 5}
+    few = {"ratings": 2, "in_use": False, "agree_before": None, "agree_after": None}
+    told = {"agreement": {}, "own_ratings": {"ann": refused, "bob": few}}
+    server.answers["/v1/status"] = (200, {**FACTS, "judge": told})
+    ran = instar("status")
+    assert "ann: 9 with words are not used: as you in 8 → 5 of them, unseen" in ran.out
+    assert "bob: 2 with words, too few to move the heads" in ran.out
 
 
 def test_status_as_json_is_the_servers_own(instar: Any, server: FakeServer) -> None:

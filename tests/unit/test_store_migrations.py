@@ -31,6 +31,10 @@ def test_the_migrations_make_exactly_the_schema(tmp_path: Path) -> None:
             "SELECT name FROM sqlite_master WHERE sql LIKE '%WHERE to_%= 1%'"
         ).scalars()
         assert set(partial) == {"ix_turns_to_judge", "ix_turns_to_train"}
+        rated = conn.exec_driver_sql(
+            "SELECT sql FROM sqlite_master WHERE name = 'ix_next_states_rated'"
+        ).scalar()
+        assert str(rated).endswith("WHERE score IS NOT NULL OR correction IS NOT NULL")
 
 
 def test_the_newest_migration_is_the_one_that_the_schema_names() -> None:

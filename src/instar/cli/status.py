@@ -106,6 +106,7 @@ def _learning(console: Console, facts: dict[str, Any]) -> None:
         "verdicts": f"{judged.get('1', 0)} good, {judged.get('-1', 0)} bad, "
         f"{judged.get('0', 0) + judged.get('none', 0)} neither",
         **_agreement(facts.get("judge", {}).get("agreement", {})),
+        **_own_ratings(facts.get("judge", {}).get("own_ratings", {})),
     }
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, text in rows.items():
@@ -126,6 +127,23 @@ def _agreement(links: dict[str, dict[str, Any]]) -> dict[str, str]:
         for name, found in links.items()
     ]
     return {"agreement": "\n".join(told)} if told else {}
+
+
+def _own_ratings(learners: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Whether the heads are moved by what you rated; by name where there is more than one learner."""
+    told = [
+        (f"{name}: " if len(learners) > 1 else "") + _use_of_ratings(found)
+        for name, found in learners.items()
+    ]
+    return {"your ratings": "\n".join(told)} if told else {}
+
+
+def _use_of_ratings(found: dict[str, Any]) -> str:
+    number, before, after = found["ratings"], found["agree_before"], found["agree_after"]
+    if before is None:
+        return f"{number} with words, too few to move the heads"
+    use = "move the heads" if found["in_use"] else "are not used"
+    return f"{number} with words {use}: as you in {before} → {after} of them, unseen"
 
 
 def _last(update: dict[str, Any] | None) -> str:

@@ -124,7 +124,10 @@ class InspectApi:
                 "reasons": counts.get("reasons", {}),
             },
             "counts": counts,
-            "judge": {"agreement": self._agreement()},
+            "judge": {
+                "agreement": self._agreement(),
+                "own_ratings": beats.get("judge", {}).get("own_ratings", {}),
+            },
         }
 
     def _agreement(self) -> dict[str, dict[str, Any]]:

@@ -8,13 +8,14 @@ from functools import partial
 from instar.config import ENGINE_JUDGE, JudgeSettings
 from instar.errors import ConfigError
 from instar.judges.chain import Chain
-from instar.judges.embedding import load_embedding
+from instar.judges.embedding import Remembered, load_embedding
 from instar.judges.endpoint import Asker, HttpAsker
 from instar.judges.explicit import ExplicitLink
 from instar.judges.heads import HeadsLink, load_heads
 from instar.judges.model import ModelLink
+from instar.judges.personal import PersonalHeads
 from instar.judges.tools import ToolLink
-from instar.ports import JudgeLink
+from instar.ports import JudgeLink, Ratings
 from instar.runtime import Clock
 
 
@@ -22,16 +23,18 @@ def build_chain(
     settings: JudgeSettings,
     *,
     own_engine: Callable[[], Asker] | None = None,
+    ratings: Ratings | None = None,
     clock: Clock | None = None,
 ) -> Chain:
     """The links of `judge.chain`, in its order: by default feedback, words, tool output, a model.
 
     The user's words come before the tool's: where both followed a step, the person is right. What cannot be had
-    is left out and `Chain.notes` says why; the others go on. `own_engine` is how `judge.url = "engine"` asks.
+    is left out and `Chain.notes` says why; the others go on. `own_engine` is how `judge.url = "engine"` asks;
+    with `ratings`, learners move the heads.
     """
     builders: dict[str, Callable[[], JudgeLink | None]] = {
         "explicit": ExplicitLink,
-        "heads": partial(_heads, settings),
+        "heads": partial(_heads, settings, ratings),
         "tools": ToolLink,
         "model": partial(_model, settings, own_engine, clock),
     }
@@ -49,14 +52,11 @@ def build_chain(
     return Chain(links, notes)
 
 
-def _heads(settings: JudgeSettings) -> HeadsLink:
-    embedding = load_embedding(settings.embedding)
-    return HeadsLink(
-        load_heads(embedding),
-        embedding,
-        voters=settings.heads,
-        min_agreement=settings.min_agreement,
-    )
+def _heads(settings: JudgeSettings, ratings: Ratings | None) -> HeadsLink:
+    embedding = Remembered(load_embedding(settings.embedding))
+    heads = load_heads(embedding).first(settings.heads)
+    own = PersonalHeads(heads, embedding, ratings, settings.min_agreement) if ratings else None
+    return HeadsLink(heads, embedding, min_agreement=settings.min_agreement, own=own)
 
 
 def _model(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from instar.judges.heads import HeadsLink
 from instar.judges.model import ModelLink
 from instar.ports import JudgeLink
 from instar.records import EXPLICIT, Abstention, JudgeItem, Judgement, NextKind, Source, Verdict
@@ -54,6 +55,7 @@ class Chain:
         return {
             "chain": [link.name for link in self.links],
             "model": models[0] if models else None,
+            "own_ratings": next((link.facts() for link in self.links if isinstance(link, HeadsLink)), {}),
             "problem": "; ".join(wrong) or None,
         }
 

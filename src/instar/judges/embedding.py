@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,9 @@ Floats = NDArray[np.float32]
 BUNDLED = "bundled"
 HEAD_CHARS, TAIL_CHARS = 160, 80
 """A reaction shows itself at its beginning or its end; the cost of an embedding grows with the length."""
+
+REMEMBERED = 1024
+"""Texts of which the vectors are kept: some 2 kB each."""
 
 
 class Embedding(Protocol):
@@ -63,6 +67,18 @@ class BundledEmbedding:
     def embed(self, texts: Sequence[str]) -> Floats:
         # One text at a time: a batch would start threads that the engine needs.
         rows = [self._model.query(clean(text)) for text in texts]
+        return np.asarray(rows, dtype=np.float32).reshape(len(rows), self.dim)
+
+
+class Remembered:
+    """An embedding that keeps the vectors of the last texts it has seen."""
+
+    def __init__(self, embedding: Embedding, most: int = REMEMBERED) -> None:
+        self.name, self.dim = embedding.name, embedding.dim
+        self._one = lru_cache(maxsize=most)(lambda text: embedding.embed([text])[0])
+
+    def embed(self, texts: Sequence[str]) -> Floats:
+        rows = [self._one(clean(text)) for text in texts]
         return np.asarray(rows, dtype=np.float32).reshape(len(rows), self.dim)
 
 

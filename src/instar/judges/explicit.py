@@ -16,9 +16,8 @@ class ExplicitLink:
     name = EXPLICIT
 
     def judge(self, item: JudgeItem) -> Verdict | None:
-        feedback = newest(item.next_states, NextKind.FEEDBACK)
-        if feedback is not None:
-            return _from_feedback(feedback)
+        if newest(item.next_states, NextKind.FEEDBACK) is not None:
+            return rated(item.next_states)
         if item.next_states and all(s.kind is NextKind.REGENERATE for s in item.next_states):
             return Verdict(
                 score=-1,
@@ -35,6 +34,12 @@ def newest(states: Sequence[NextState], kind: NextKind) -> NextState | None:
         if state.kind is kind and (found is None or state.created_at >= found.created_at):
             found = state
     return found
+
+
+def rated(states: Sequence[NextState]) -> Verdict | None:
+    """The user's own rating; None where the newest feedback is none, or there is no feedback."""
+    feedback = newest(states, NextKind.FEEDBACK)
+    return None if feedback is None else _from_feedback(feedback)
 
 
 def as_hint(text: str) -> str | None:

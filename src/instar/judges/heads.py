@@ -3,17 +3,20 @@
 Each head is a multinomial logistic regression over −1, 0, +1 (features.py says of what), fitted on its own
 bootstrap sample of the labelled phrases (fit.py). Where the heads disagree, or agree without conviction, the
 link abstains: a reaction that is not counted costs little, one counted with the wrong sign teaches the opposite.
+What a learner rated outright may move the heads, for that learner alone (personal.py).
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from instar.chat_format import last_user_text
@@ -21,10 +24,12 @@ from instar.errors import ConfigError
 from instar.judges.embedding import Embedding, Floats
 from instar.judges.explicit import as_hint, newest
 from instar.judges.features import feature_dim, features
-from instar.records import JudgeItem, NextKind, NextState, Verdict
+from instar.records import Abstention, JudgeItem, NextKind, NextState, Verdict
 
 CLASSES = (-1, 0, 1)
 """Order of the columns of every head."""
+
+Reals = NDArray[np.floating[Any]]
 
 DATA_DIR = Path(__file__).parent / "data"
 HEADS_FILE = DATA_DIR / "heads.safetensors"
@@ -52,11 +57,13 @@ class Heads:
     instructs_weight: Floats
     instructs_bias: float
 
-    def probabilities(self, row_F: Floats) -> Floats:
-        """Softmax of each head: [m, 3]."""
-        logits_MC = self.weight @ row_F + self.bias
-        grown_MC = np.exp(logits_MC - logits_MC.max(axis=1, keepdims=True))
-        out: Floats = grown_MC / grown_MC.sum(axis=1, keepdims=True)
+    def first(self, voters: int) -> Heads:
+        """Only so many heads, or all if there are fewer."""
+        return replace(self, weight=self.weight[:voters], bias=self.bias[:voters])
+
+    def logits(self, row_F: Floats) -> Floats:
+        """Of each head: [m, 3]."""
+        out: Floats = self.weight @ row_F + self.bias
         return out
 
     def instructs(self, row_F: Floats) -> bool:
@@ -72,39 +79,93 @@ def majority(votes: tuple[int, ...]) -> tuple[int, float]:
     return ranked[0][0], ranked[0][1] / len(votes)
 
 
+def softmax(logits_C: Reals) -> Reals:
+    """Over the last axis."""
+    grown_C = np.exp(logits_C - logits_C.max(axis=-1, keepdims=True))
+    out: Reals = grown_C / grown_C.sum(axis=-1, keepdims=True)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What the heads say together: share of equal votes, mean probability of what they voted for."""
+
+    score: int
+    votes: tuple[int, ...]
+    agreement: float
+    certain: float
+
+
+def vote(p_MC: Reals, min_agreement: float) -> Vote | None:
+    """The majority of the heads, from the softmax of each [m, 3]; None where they are not sure enough."""
+    votes = tuple(CLASSES[int(column)] for column in p_MC.argmax(axis=1))
+    score, agreement = majority(votes)
+    mean_C = p_MC.mean(axis=0)
+    certain = float(mean_C[CLASSES.index(score)])
+    opposed = float(mean_C[CLASSES.index(-score)]) if score else 0.0
+    if agreement < min_agreement or certain < MIN_PROBABILITY or opposed > MAX_OPPOSITE:
+        return None
+    return Vote(score, votes, agreement, certain)
+
+
+class OwnRatings(Protocol):
+    """Who knows how a learner's own ratings move the heads."""
+
+    def offset(self, learner: str, *, without: str) -> Floats | None:
+        """What is added to every head's weights for this learner [3, F]; None where the shipped heads go on.
+
+        What was said after the turn `without` has no part in it: nobody is to be told the answer.
+        """
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What `status` tells of it, by learner."""
+        ...
+
+
 class HeadsLink:
     """Reads what the user said after an answer; abstains where nobody said anything, or the heads differ."""
 
     name = "heads"
 
     def __init__(
-        self, heads: Heads, embedding: Embedding, *, voters: int | None = None, min_agreement: float = 0.75
+        self,
+        heads: Heads,
+        embedding: Embedding,
+        *,
+        voters: int | None = None,
+        min_agreement: float = 0.75,
+        own: OwnRatings | None = None,
     ) -> None:
-        self._heads = heads
+        self._heads = heads.first(voters or len(heads.bias))
         self._embedding = embedding
-        self._voters = min(voters or len(heads.bias), len(heads.bias))
         self._min_agreement = min_agreement
+        self._own = own
 
-    def judge(self, item: JudgeItem) -> Verdict | None:
-        said = _what_was_said(item)
+    def judge(self, item: JudgeItem) -> Verdict | Abstention | None:
+        said = what_was_said(item.next_states)
         if said is None or not said.text.strip():
             return None
-        return self.read(said.text, question=last_user_text(item.turn.messages))
+        offset_CF = self._own.offset(item.turn.learner, without=item.turn.id) if self._own else None
+        return self.read(said.text, last_user_text(item.turn.messages), offset_CF)
 
-    def read(self, text: str, question: str = "") -> Verdict | None:
+    def read(
+        self, text: str, question: str = "", offset_CF: Floats | None = None
+    ) -> Verdict | Abstention | None:
         """Judge one message by itself. `question` is the message that the judged answer replies to."""
-        embedding_D = self._embedding.embed([text])[0]
-        row_F = features(text, question, embedding_D, self._heads.center)
-        p_MC = self._heads.probabilities(row_F)[: self._voters]
-        votes = tuple(CLASSES[int(column)] for column in p_MC.argmax(axis=1))
-        score, agreement = majority(votes)
-        mean_C = p_MC.mean(axis=0)
-        certain = float(mean_C[CLASSES.index(score)])
-        opposed = float(mean_C[CLASSES.index(-score)]) if score else 0.0
-        if agreement < self._min_agreement or certain < MIN_PROBABILITY or opposed > MAX_OPPOSITE:
-            return None
-        hint = as_hint(text) if score < 0 and self._heads.instructs(row_F) else None
-        return Verdict(score=score, votes=votes, hint=hint, why=_why(score, agreement, certain))
+        row_F = features(text, question, self._embedding.embed([text])[0], self._heads.center)
+        logits_MC = self._heads.logits(row_F)
+        found = shipped = vote(softmax(logits_MC), self._min_agreement)
+        if offset_CF is not None:
+            found = vote(softmax(logits_MC + offset_CF @ row_F), self._min_agreement)
+        if found is None:
+            return Abstention(f"{_without_them(shipped)}, but {OWN} speak against it") if shipped else None
+        hint = as_hint(text) if found.score < 0 and self._heads.instructs(row_F) else None
+        moved = shipped is None or shipped.score != found.score
+        return Verdict(found.score, found.votes, hint, why=_why(found) + (_moved(shipped) if moved else ""))
+
+    def facts(self) -> dict[str, Any]:
+        return self._own.facts() if self._own else {}
 
 
 def load_heads(embedding: Embedding) -> Heads:
@@ -125,11 +186,23 @@ def load_heads(embedding: Embedding) -> Heads:
     )
 
 
-def _what_was_said(item: JudgeItem) -> NextState | None:
-    """The newest reply, else the comment of a feedback that came without a score."""
-    return newest(item.next_states, NextKind.USER_REPLY) or newest(item.next_states, NextKind.FEEDBACK)
+def what_was_said(states: Sequence[NextState]) -> NextState | None:
+    """The newest reply, else the newest comment of a feedback."""
+    return newest(states, NextKind.USER_REPLY) or newest(states, NextKind.FEEDBACK)
 
 
-def _why(score: int, agreement: float, certain: float) -> str:
-    said = {1: "sounds content", -1: "asks for something else or complains", 0: "does not judge the answer"}
-    return f"the user's next message {said[score]} ({agreement:.0%} of the heads, probability {certain:.2f})"
+SOUNDS = {1: "sounds content", -1: "asks for something else or complains", 0: "does not judge the answer"}
+OWN = "your own ratings of such words"
+
+
+def _why(found: Vote) -> str:
+    sure = f"{found.agreement:.0%} of the heads, probability {found.certain:.2f}"
+    return f"the user's next message {SOUNDS[found.score]} ({sure})"
+
+
+def _moved(shipped: Vote | None) -> str:
+    return f", as {OWN} say: {_without_them(shipped)}"
+
+
+def _without_them(shipped: Vote | None) -> str:
+    return f"without them it {SOUNDS[shipped.score]}" if shipped else "without them nobody could tell"

@@ -21,7 +21,7 @@ from instar.records.conversation import (
 )
 from instar.records.samples import HeldBackTurn, JudgedAnswer, Origin, Sample, WeightedSample
 from instar.records.updates import GateReport, Update, UpdateJob, UpdateResult, job_lists
-from instar.records.verdicts import EXPLICIT, Abstention, JudgeItem, Judgement, Source, Verdict
+from instar.records.verdicts import EXPLICIT, Abstention, JudgeItem, Judgement, RatedTurn, Source, Verdict
 from instar.records.versions import BASE, Activation, Decision, Fate, Manifest
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "NextKind",
     "NextState",
     "Origin",
+    "RatedTurn",
     "Sample",
     "Sampling",
     "Source",

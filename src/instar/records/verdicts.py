@@ -49,6 +49,15 @@ class JudgeItem:
 
 
 @dataclass(frozen=True, slots=True)
+class RatedTurn:
+    """A turn that its learner rated outright, with what they said after it. `question` is what was answered."""
+
+    turn_id: str
+    question: str
+    next_states: list[NextState]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What one link of the judge's chain says. A link that cannot tell returns None or an Abstention."""
 

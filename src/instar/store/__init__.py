@@ -12,6 +12,7 @@ from instar.store.documents import Documents
 from instar.store.engine import Database
 from instar.store.judging import Judging
 from instar.store.migrate import migrate
+from instar.store.ratings import Rated
 from instar.store.status import Status
 from instar.store.steady import Steady, steady_now
 from instar.store.training import Training
@@ -19,7 +20,7 @@ from instar.store.turns import Turns
 from instar.store.versions import Versions
 
 
-class SqlStore(Turns, Judging, Training, Versions, Status, Documents):
+class SqlStore(Turns, Judging, Rated, Training, Versions, Status, Documents):
     """`ports.Store` on any database that SQLAlchemy speaks to; SQLite by default."""
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
 
+from instar.chat_format import plain_text
 from instar.records import Kind, Message, NextKind, NextState, Turn, TurnStatus
 from instar.store.columns import AnyRow, pack_floats, pack_ids, unpack_floats, unpack_ids
-from instar.store.pieces import Assembler, Pieces, cut_ids, cut_messages, fetch
+from instar.store.pieces import HASH_BYTES, Assembler, Pieces, cut_ids, cut_messages, fetch
 from instar.store.schema import turns
 
 _AS_THEY_ARE = (
@@ -103,3 +105,17 @@ def next_state(row: AnyRow) -> NextState:
         score=row.score,
         correction=row.correction,
     )
+
+
+def questions(conn: Connection, rows: Sequence[AnyRow]) -> list[str]:
+    """The last user message of each turn; of a long history only that one is read."""
+    at = [_hash_of_question(row) for row in rows]
+    bodies = fetch(conn, [key for key in at if key is not None])
+    return ["" if key is None else plain_text(json.loads(bodies[key]).get("content")) for key in at]
+
+
+def _hash_of_question(row: AnyRow) -> bytes | None:
+    if row.question_at is None:
+        return None
+    hashes: bytes = row.message_hashes
+    return hashes[row.question_at * HASH_BYTES : (row.question_at + 1) * HASH_BYTES]

@@ -28,12 +28,13 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    or_,
     true,
 )
 
 from instar.store.columns import AnyText, JsonText
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration. A database that stands here is opened without loading Alembic."""
 
 metadata = MetaData(
@@ -127,6 +128,9 @@ next_states = Table(
     UniqueConstraint("turn_id", "kind", "text_hash"),
     sqlite_autoincrement=True,
 )
+RATED = or_(next_states.c.score.is_not(None), next_states.c.correction.is_not(None))
+"""What of a turn's next states is its user's own rating. Few are, so that they have an index of their own."""
+Index("ix_next_states_rated", next_states.c.seq, sqlite_where=RATED, postgresql_where=RATED)
 
 judgements = Table(
     "judgements",

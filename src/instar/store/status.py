@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from instar.chat_format import plain_text
 from instar.records import BASE, EXPLICIT, Activation, NextKind, Source
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
 from instar.store.judging import count_unjudged
-from instar.store.pieces import HASH_BYTES, fetch
-from instar.store.schema import activations, judgements, next_states, turns, uses
+from instar.store.rows import questions
+from instar.store.schema import RATED, activations, judgements, next_states, turns, uses
 from instar.store.training import count_trainable
 
 _TURN_KEYS = (
@@ -37,7 +36,7 @@ class Status(Base):
             rows = conn.execute(page if turn_ids is None else page.where(turns.c.id.in_(turn_ids))).all()
             said = _next_states(conn, [row.id for row in rows])
             used = _updates_of(conn, [row.id for row in rows])
-            asked = _questions(conn, rows)
+            asked = questions(conn, rows)
             return [
                 {name: getattr(row, name) for name in (*_TURN_KEYS, *_VERDICT_KEYS)}
                 | {
@@ -99,9 +98,7 @@ class Status(Base):
             }
 
     def agreement(self) -> dict[str, dict[str, int]]:
-        own = (next_states.c.kind == NextKind.FEEDBACK) & or_(
-            next_states.c.score.is_not(None), next_states.c.correction.is_not(None)
-        )
+        own = (next_states.c.kind == NextKind.FEEDBACK) & RATED
         rated = select(next_states.c.turn_id, next_states.c.score).where(own).order_by(next_states.c.seq)
         read = (
             select(judgements.c.turn_id, judgements.c.link, judgements.c.score)
@@ -156,20 +153,6 @@ def _updates_of(conn: Connection, turn_ids: Sequence[str]) -> dict[str, list[str
     ):
         found.setdefault(row.turn_id, []).append(row.update_id)
     return found
-
-
-def _questions(conn: Connection, rows: Sequence[AnyRow]) -> list[str]:
-    """The last user message of each turn; of a long history only that one is read."""
-    at = [_hash_of_question(row) for row in rows]
-    bodies = fetch(conn, [key for key in at if key is not None])
-    return ["" if key is None else plain_text(json.loads(bodies[key]).get("content")) for key in at]
-
-
-def _hash_of_question(row: AnyRow) -> bytes | None:
-    if row.question_at is None:
-        return None
-    hashes: bytes = row.message_hashes
-    return hashes[row.question_at * HASH_BYTES : (row.question_at + 1) * HASH_BYTES]
 
 
 def _grouped(column: ColumnElement[Any]) -> AnySelect:
