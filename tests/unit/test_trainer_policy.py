@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from instar.trainers import attention
 from instar.trainers import policy as policy_module
 from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.sampling import sample
@@ -121,21 +122,6 @@ def test_the_same_seed_gives_the_same_answers(policy: Policy) -> None:
     other = sample(policy, prompts, stop_ids=[STOP_ID], max_tokens=8, temperature=1.0, seed=4)
     assert [a.ids for a in once] == [a.ids for a in again]
     assert [a.ids for a in once] != [a.ids for a in other]
-
-
-def test_answers_do_not_depend_on_what_was_computed_before(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answers() -> list[Any]:
-        found = sample(policy, [tokens(9, 2)], stop_ids=[], max_tokens=24, temperature=1.0, seed=3)
-        return [(a.ids, a.logprobs) for a in found]
-
-    seen = []
-    for eager_up_to in (0, 512):  # the two kinds of attention, by the length of the rows before
-        monkeypatch.setattr("instar.trainers.policy.EAGER_UP_TO", eager_up_to)
-        policy.hidden_ND([tokens(12, 1)], [4])
-        seen.append(answers())
-    assert seen[0] == seen[1]
 
 
 def test_an_answer_ends_at_a_stop_token_and_the_others_go_on(policy: Policy) -> None:
@@ -256,3 +242,48 @@ def test_answers_to_a_prompt_that_is_held_are_those_to_the_prompt(policy: Policy
         assert torch.allclose(torch.tensor(one.logprobs), torch.tensor(other.logprobs), atol=0.05)
     sample(policy, [prompt] * 3, **given, prefixes=prefixes)
     assert read == [39]
+
+
+# ── attention ─────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize(("steps", "length"), [(1, 9), (5, 5), (4, 9)])
+@pytest.mark.parametrize("up_to", [0, 10_000])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_attention_is_that_of_the_textbook(
+    monkeypatch: pytest.MonkeyPatch, steps: int, length: int, up_to: int, softcap: float | None
+) -> None:
+    """By products and by the fused kernel: softmax(q·k / √d) over the keys that a query may see."""
+    monkeypatch.setattr(attention, "PRODUCTS_UP_TO", up_to)
+    draw = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 6, steps, 4, generator=draw)
+    key, value = (torch.randn(2, 3, length, 4, generator=draw) for _ in range(2))
+    mixed, _ = attention.attend(torch.nn.Module(), query, key, value, None, softcap=softcap)
+    scores = torch.einsum("bhtd,bhsd->bhts", query, key.repeat_interleave(2, 1)) / 4**0.5
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    seen = torch.arange(length)[None] <= torch.arange(steps)[:, None] + length - steps
+    weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), -1)
+    expected = torch.einsum("bhts,bhsd->bthd", weights, value.repeat_interleave(2, 1))
+    assert torch.allclose(mixed, expected, atol=1e-5)
+
+
+def test_attention_sees_what_a_mask_lets_it_see() -> None:
+    key, value = torch.randn(2, 2, 2, 5, 8).unbind(0)
+    mask = torch.ones(2, 1, 4, 5, dtype=torch.bool)
+    mask[1, :, :, :2] = False
+    query = torch.randn(2, 4, 4, 8)
+    mixed, _ = attention.attend(torch.nn.Module(), query, key, value, mask)
+    alone, _ = attention.attend(
+        torch.nn.Module(), query[1:], key[1:, :, 2:], value[1:, :, 2:], mask[1:, :, :, 2:]
+    )
+    assert torch.allclose(mixed[1:], alone, atol=1e-5)
+
+
+def test_the_model_computes_what_transformers_own_attention_computes(policy: Policy) -> None:
+    row = tokens(40, seed=1)
+    with torch.no_grad():
+        ours = policy.hidden_ND([row, row[:30]], [4, 4])
+        policy.peft.base_model.model.set_attn_implementation("eager")
+        theirs = policy.hidden_ND([row, row[:30]], [4, 4])
+        policy.peft.base_model.model.set_attn_implementation(attention.NAME)
+    assert (ours - theirs).abs().max() < 0.1
+    assert (ours - theirs).abs().mean() < 0.01

@@ -68,7 +68,7 @@ def test_each_kind_of_turn_is_scored_as_it_says(policy: Policy) -> None:
     rejected, wanted = (float(x.mean()) for x in token_logp(policy, [PROMPT] * 2, [REJECTED, WANTED]))
     assert found.scores["praised"] == pytest.approx(rejected, abs=0.02)
     assert found.scores["wanted"] == pytest.approx(wanted - rejected, abs=0.02)
-    assert found.scores["wanted"] > 0.5
+    assert found.scores["wanted"] > 0.3
     answer = found.shown[0]
     with policy.as_base():
         plain, shown = (float(x.mean()) for x in token_logp(policy, [PROMPT, hinted], [answer, answer]))

@@ -24,13 +24,13 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from instar.errors import TrainingError
+from instar.trainers import attention
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WINDOW = 256
 """Prompt tokens before the response through which gradients flow."""
 LEAST_PREFIX = 128
 """A shorter beginning is not worth a pass of its own."""
-EAGER_UP_TO = 512
 PREFILL_CHUNK = 512
 PREFIX_ROOM = 2**30
 """Bytes of keys and values of prompts that are kept: 45,000 tokens of the starter model."""
@@ -117,6 +117,7 @@ class Policy:
         self.rank, self.alpha = rank, alpha
         base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16, local_files_only=True)
         base.requires_grad_(False)
+        base.set_attn_implementation(attention.NAME)
         config = LoraConfig(
             r=rank,
             lora_alpha=alpha,
@@ -131,7 +132,6 @@ class Policy:
                 module.cast_input_dtype_enabled = (
                     False  # autocast casts the small matrices, not the activations
                 )
-        self._model: Any = self.peft.base_model.model
         self.body: Any = self.peft.base_model.model.model
         self.head: Any = self.peft.base_model.model.lm_head
         self.peft.eval()
@@ -203,10 +203,8 @@ class Policy:
     def for_sampling(self) -> Iterator[None]:
         """Lean projections while the block runs: weights packed once, the adapter cast once. No gradients.
 
-        A decode step is hundreds of tiny products, so what surrounds them costs more than they do. The kind of
-        attention is set, or it would be that of the pass before, and one seed would give more than one answer.
+        A decode step is hundreds of tiny products, so what surrounds them costs more than they do.
         """
-        self._model.set_attn_implementation("sdpa")
         layers = [m for m in self.peft.modules() if isinstance(m, LoraLayer)]
         for layer in layers:
             layer.forward = _lean(layer)
@@ -243,7 +241,7 @@ class Policy:
         ids_BT = torch.zeros((len(rows), longest), dtype=torch.long)
         for i, row in enumerate(rows):
             ids_BT[i, : len(row)] = torch.as_tensor(row)
-        hidden_BTD = self._forward(ids_BT, eager=longest <= EAGER_UP_TO)
+        hidden_BTD = self._forward(ids_BT)
         return [hidden_BTD[i, s - 1 : len(r) - 1] for i, (r, s) in enumerate(zip(rows, starts, strict=True))]
 
     def _after_prefix(self, row: Sequence[int], start: int, prefixes: PrefixCache) -> Tensor:
@@ -252,9 +250,7 @@ class Policy:
         hidden_BTD = self._forward(torch.as_tensor([list(row[cut:])]), past=past)
         return hidden_BTD[0, start - 1 - cut : len(row) - 1 - cut]
 
-    def _forward(self, ids_BT: Tensor, *, eager: bool = False, past: DynamicCache | None = None) -> Tensor:
-        """`eager` attention: for short rows the fused kernel's backward pass takes ten times as long."""
-        self._model.set_attn_implementation("eager" if eager else "sdpa")
+    def _forward(self, ids_BT: Tensor, *, past: DynamicCache | None = None) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             hidden_BTD: Tensor = self.body(
                 input_ids=ids_BT, past_key_values=past, use_cache=past is not None
