@@ -1,6 +1,6 @@
 """The signs by which programs say that something worked or failed, line by line.
 
-Lines are cut to 300 characters, and repetition is bounded wherever a pattern is not anchored. A sign has to be the
+Lines are cut to 200 characters, and repetition is bounded wherever a pattern is not anchored. A sign has to be the
 program's own form (`fatal: …`, `3 failed`), never a mere word that a file could hold.
 """
 
@@ -20,7 +20,10 @@ def _all(*patterns: str, flags: int = 0) -> list[Pattern]:
 
 # --- Test runs and builds --------------------------------------------------------------------------------------------
 
-_COUNTS = r"^\W{0,40}(?:Tests?|Test (?:Suites|Files)|Suites)?:?\s{0,12}(?:test result: \w+\. )?(?:\d+ \w+\W{1,3}){0,5}"
+_COUNTS = (
+    r"^\W{0,40}(?:Tests?|Test (?:Suites|Files)|Suites)?:?\s{0,12}"
+    r"(?:test result: \w+\. )?(?:\d+%? (?:tests )?\w+\W{1,3}){0,5}"
+)
 _FAILED_SUMMARY = _all(
     _COUNTS + r"[1-9]\d* (?:tests? )?(?:failed|failing|failures?)\b(?! to\b)",
     r"\b[1-9]\d* errors?\b(?=.* in [\d.]+ ?m?s)",
@@ -43,7 +46,7 @@ _FAILED_SUMMARY = _all(
     r"\bhunks? FAILED\b|^Hunk #\d+ FAILED\b",
 )
 _PASSED_SUMMARY = _all(
-    r"\b[1-9]\d* passed\b(?=.*(?: in [\d.]+ ?m?s|, \d+ total|=+$|$| \(\d))",
+    r"^100% tests passed\b|\b[1-9]\d* passed\b(?=.*(?: in [\d.]+ ?m?s|, \d+ total|=+$|$| \(\d))",
     r"^[1-9]\d* passing\b",
     r"^test result: ok\. [1-9]|^test result: ok\.$",
     r"^OK(?: \(.{0,60}\))?$",
@@ -118,7 +121,7 @@ FAILURE_SIGNS: list[Pattern] = [
         r"^(?:Unhandled|Uncaught) ",
         r"^thread '.{1,80}' panicked at ",
         r"\bFAILED[.!]?$",
-        r"^\W{0,3}ERR_[A-Z_]{3,60}\b|^-[A-Z]{3,20} \S",
+        r"^\W{0,3}ERR_[A-Z_]{3,60}\b|^E[A-Z]{4,20}: |^-[A-Z]{3,20} \S",
         r"^[×✗✘✖❌] ?[A-Za-z]|^Oh no!",
         r"^➤ YN\d+: · Failed\b",
         r"^(?:<title>|<h1>|<center><h1>|<head><title>)[45]\d\d\b",
@@ -211,7 +214,7 @@ SUCCESS_SIGNS: list[Pattern] = [
         r"^(?:ok|pong|done|success|succeeded|passed|completed|finished)[.!]?$",
         r"^(?:success|succeeded|ok|done)\s?[.:!](?: |$)|^success \S|^\S{1,60} (?:\| )?SUCCESS\b|\bsucceeded[.!]?$",
         r"^.{1,160}: (?:done|ok)(?: \(.{1,80}\))?[.!]?$",
-        r"^(?:\w{1,20} ){0,2}complete!?(?:$| Resources:)|^all done!",
+        r"^(?:\w{1,20} ){0,2}complete[.!]?(?:$| Resources:)|^all done!",
         # `Done in 4.1s`, `Installed 3 packages in 12ms`
         r"^\W{0,3}(?:done|finished|completed?|compiled|built|installed|uninstalled|bundled|generated|deployed)"
         r"\b.{0,80}\bin [\d.]+ ?(?:ms|s|sec|seconds|m)\b",

@@ -28,8 +28,9 @@ REFUSAL = re.compile(
     + DONE
     + r")(?:$|[.:,;]))"
     r"|.{0,200}(?<![\"'“‘`])\b(?:"
-    r"(?:was|were|been|is|are) (?:rejected|refused|offline|unavailable|unreachable|not (?:valid|allowed|permitted"
-    r"|supported|available|authorized|authenticated|writable|in the sudoers))"
+    r"(?:was|were|been|is|are) (?:rejected|refused|invalid|offline|unavailable|unreachable"
+    r"|not (?:valid|allowed|permitted"
+    r"|supported|available|authorized|authenticated|writable|responding|in the sudoers))"
     r"|(?:was|were) denied(?=$|[.:])|timed out|(?:limit|quota) (?:was )?exceeded"
     r"|(?:no|not have|n['’]t have) (?:permission|access)"
     r"|not authori[sz]ed|not authenticated|unauthorized"

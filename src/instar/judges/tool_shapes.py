@@ -43,7 +43,7 @@ TABLE_HEAD = re.compile(
 COLUMNS = re.compile(r"\S(?:\s{2,}|\t)\S")
 
 QUOTED = re.compile(
-    r"^(?: {4}|\t|[+>#|] |- |\[?\d{4}-\d\d-\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d\b"
+    r"^(?: {4}|\t|[+>#|] |- |\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:|\[?\d\d:\d\d:\d\d\b"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d |[\w./+-]{1,200}:\d+:(?! \S|\d+:? |in )|\d{1,6}[\t→]"
     r"|(?i:\S{0,30} ?warn(?:ing)?\b|note: |hint: ))"
 )
