@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+import time
+from pathlib import Path
+
 import pytest
 
+from instar.judges import tool_patterns, tool_sentences, tool_shapes
 from instar.judges.calibration import Case, as_item
 from instar.judges.tools import ToolLink, read_result
 from instar.records import JudgeItem, NextKind, NextState, Verdict
@@ -55,6 +61,8 @@ FAILURES = [
     "HTTP Error 403: Forbidden",
     "Status code: 502",
     "404 Not Found",
+    "404: Not Found",
+    "Your request was denied.",
     "Error: the file could not be read",
     "Permission denied",
     "Request timed out",
@@ -110,6 +118,11 @@ UNCLEAR = [
     "hello world",
     "error: one thing went wrong\nSuccessfully installed another",
     '{"type": "error_report", "code": 7}',
+    "Fix error: handle a failed login",
+    "The service is now unavailable.",
+    "Deleted 0 items",
+    "Failed: 0\nPassed: 3",
+    "{'a': 'C:\\dir'}",
     "[" * 50_000,
 ]
 
@@ -173,3 +186,88 @@ def test_only_clear_successes_of_every_call_are_a_success() -> None:
 
 def test_a_user_who_quotes_a_traceback_is_not_a_tool() -> None:
     assert ToolLink().judge(as_item(Case("def f(): ...", "user", "exit code 1", 0))) is None
+
+
+OUTPUTS = [
+    json.loads(line) for line in (Path(__file__).parent / "data/tool_outputs.jsonl").open(encoding="utf-8")
+]
+
+
+def test_the_outputs_of_common_programs_are_judged_as_labelled() -> None:
+    votes = [(case, vote) for case in OUTPUTS if (vote := read_result(case["text"])) is not None]
+    wrong = [(case["tool"], vote) for case, vote in votes if vote != case["label"]]
+    assert len(wrong) <= 0.02 * len(votes), wrong
+    for label, share in ((-1, 0.94), (1, 0.84)):
+        right = sum(vote == label == case["label"] for case, vote in votes)
+        assert right >= share * sum(case["label"] == label for case in OUTPUTS)
+
+
+def test_no_output_of_a_common_program_is_judged_the_other_way_round() -> None:
+    assert not [case["tool"] for case in OUTPUTS if read_result(case["text"]) == -case["label"] != 0]
+
+
+def test_a_failure_counts_where_it_is_the_last_word() -> None:
+    assert read_result("Successfully built a\nERROR: No matching distribution found for b") == -1
+    assert read_result("ERROR: a and b disagree\nSuccessfully installed a") is None
+    assert read_result("  1 failed\n  9 passed (4.1s)") == -1
+
+
+def test_words_in_what_was_asked_for_are_not_the_tools_own() -> None:
+    assert read_result("diff --git a/x b/x\n-fatal: bad\n+error: worse") == 1
+    assert read_result("commit " + "a" * 40 + "\nDate: now\n\n    error: no such file") == 1
+    assert read_result("src/a.py:12:raise ValueError\nsrc/b.py:7:error: failed") == 1
+    assert read_result("a.py:7: error: bad type") == -1
+
+
+def test_a_program_that_waits_has_not_succeeded() -> None:
+    assert read_result("Setting up jq (1.7) ...\nRestart services? [Y/n]") is None
+    assert read_result('{"status": "running", "id": 3, "started": true}') is None
+
+
+def test_fields_are_read_through_a_protocols_layers() -> None:
+    assert read_result('{"jsonrpc": "2.0", "id": 1, "result": {"isError": true, "content": []}}') == -1
+    assert read_result("{'success': False, 'id': 3}") == -1
+    assert read_result('{"ok": true, "results": []}') is None
+    assert read_result('[{"id": 1, "status": "failed"}, {"id": 2, "status": "ok"}]') == 1
+    assert read_result('{"a": ' * 200 + "1" + "}" * 200) in {None, 1}
+
+
+NASTY = [
+    "a",
+    "a ",
+    " ",
+    "- ",
+    "A  ",
+    "a/",
+    "a: ",
+    "1 ok, ",
+    "error ",
+    "x failed ",
+    "'a' -> ",
+    "no ",
+    "\t",
+    "{",
+    "| ",
+]
+
+
+@pytest.mark.parametrize("piece", NASTY)
+def test_long_lines_cost_no_more_than_short_ones(piece: str) -> None:
+    line = piece * (1_000_000 // len(piece))
+    pages = (piece * (400 // len(piece)) + "\n") * 200
+    begun = time.process_time()
+    for text in (line, pages, "{" + line, line + "\nexit code 1"):
+        read_result(text)
+    assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.parametrize("piece", NASTY)
+def test_no_pattern_runs_away(piece: str) -> None:
+    named = [*vars(tool_shapes).values(), *vars(tool_sentences).values()]
+    patterns = [value for value in named if isinstance(value, re.Pattern)]
+    patterns += [*tool_patterns.FAILURE_SIGNS, *tool_patterns.SUCCESS_SIGNS, *tool_shapes.CONTENT_FORMS]
+    patterns += [pattern for pattern, _ in tool_patterns.SUMMARIES]
+    begun = time.process_time()
+    for pattern in patterns:
+        pattern.search((piece * 200)[:200] + "!")
+    assert time.process_time() - begun < 0.2

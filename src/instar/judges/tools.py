@@ -1,33 +1,34 @@
 """Rules for tool output: did the call that the model made work?
 
-The order is that of trust: an exit code, a JSON status, a test summary, then signs in the text. A rule that is
-not sure says nothing, since a file that was read may *contain* a traceback. Only the beginning and the end of
-an output are looked at, so that a log of a gigabyte costs as much as a line.
+The order is that of trust: an exit code, the fields of a reply, the shape of what was asked for, a test summary,
+then signs in the text. A rule that is not sure says nothing, since a file that was read may *contain* a traceback.
+Only the beginning and the end of an output are looked at, so that a log of a gigabyte costs as much as a line.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
-from instar.judges.tool_patterns import FAILURE_SIGNS, LISTING_LINE, SUCCESS_SIGNS, SUMMARIES
+from instar.judges import tool_patterns as signs
+from instar.judges import tool_sentences as said
+from instar.judges import tool_shapes as shapes
+from instar.judges.tool_fields import read_value
 from instar.records import JudgeItem, NextKind, Verdict
 
 HEAD_CHARS = TAIL_CHARS = 4000
 HEAD_LINES, TAIL_LINES = 4, 12
+MAX_LINE = 200
 MAX_JSON_CHARS = 100_000
+MAX_LITERAL_CHARS = 8000
+MESSAGE_LINES, MESSAGE_CHARS = 6, 600
+"""An output that is no longer is what the tool says itself, and its sentences may be read."""
+
 MAX_RESULTS = 64
 """Tool results of one step that are read; a step that made more calls is judged by its last ones."""
-
-_EXIT = re.compile(
-    r"^\W{0,3}(?:process |command )?(?:finished |failed |completed )?(?:with )?"
-    r"(?:exit(?:ed)?(?: with)?(?:[ _]?(?:code|status))?|return ?code|rc)\s{0,3}[:=]?\s{0,3}(-?\d{1,5})\W{0,3}$",
-    re.I,
-)
-_GOOD = {"ok", "success", "succeeded", "successful", "completed", "complete", "done", "passed", "created"}
-_BAD = {"error", "failed", "failure", "fail", "timeout", "denied", "forbidden", "unauthorized", "exception"}
 
 
 class ToolLink:
@@ -51,17 +52,20 @@ class ToolLink:
 def read_result(text: str) -> int | None:
     """+1 for a clear success, −1 for a clear failure, None where one output leaves it open."""
     window, whole = _window(text)
-    lines = [line.strip() for line in window.splitlines() if line.strip()]
+    lines = [line[:MAX_LINE] for line in window.splitlines() if line.strip()]
     if not lines:
         return None
-    for judge in (_by_exit_code, _by_summary):
+    vote = _by_exit_code(lines)
+    if vote is not None:
+        return vote
+    if lines[0].lstrip()[0] in "{[" and len(text) <= MAX_JSON_CHARS:
+        value = _as_value(text.strip())
+        if value is not None:
+            return read_value(value, read_result)
+    for judge in (_by_shape, _by_summary):
         vote = judge(lines)
         if vote is not None:
             return vote
-    if lines[0][0] in "{[" and len(text) <= MAX_JSON_CHARS:
-        fields = _as_json(text)
-        if fields is not None:
-            return _by_fields(fields) if isinstance(fields, dict) else None
     return _by_signs(lines, whole)
 
 
@@ -81,66 +85,100 @@ def _edges(lines: Sequence[str]) -> list[str]:
 
 def _by_exit_code(lines: Sequence[str]) -> int | None:
     for line in reversed(_edges(lines)):
-        found = _EXIT.match(line[:120])
+        found = shapes.EXIT.match(line.strip()[:120])
         if found:
             return 1 if int(found[1]) == 0 else -1
     return None
 
 
-def _by_summary(lines: Sequence[str]) -> int | None:
-    """The closing line of a test run or a build: the last one that matches decides."""
-    for line in reversed(lines[-TAIL_LINES:]):
-        for pattern, vote in SUMMARIES:
-            if pattern.search(line[:300]):
-                return vote
-    return None
-
-
-def _by_signs(lines: Sequence[str], whole: bool) -> int | None:
-    edges = [line[:300] for line in _edges(lines)]
-    failed = any(pattern.search(line) for line in edges for pattern in FAILURE_SIGNS)
-    worked = any(pattern.search(line) for line in edges for pattern in SUCCESS_SIGNS)
-    if failed or worked:
-        return None if failed and worked else (-1 if failed else 1)
-    if whole and all(LISTING_LINE.match(line[:300]) for line in lines):
-        return 1
-    return None
-
-
-def _as_json(text: str) -> Any:
-    """The value that a text is the JSON of; None where it is none."""
+def _as_value(text: str) -> Any:
+    """The value that a text is the JSON of, or the Python literal; None where it is neither."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
+        pass
+    if len(text) > MAX_LITERAL_CHARS or shapes.ODD_ESCAPE.search(text):
+        return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
 
 
-def _by_fields(value: dict[str, Any]) -> int | None:
-    """The usual names of success and failure; a failure anywhere among them wins."""
-    found = [vote for name, field in value.items() if (vote := _field_vote(name.lower(), field)) is not None]
-    if -1 in found:
+def _by_shape(lines: Sequence[str]) -> int | None:
+    """What was asked for, in a form that no error message has; the words in it are not the tool's."""
+    if shapes.RECORD_HEAD.match(lines[0]) or any(_all_match(form, lines) for form in shapes.CONTENT_FORMS):
+        return 1
+    if shapes.RESULT_HEAD.match(lines[0]) and any(shapes.RESULT_LINK.match(line) for line in lines):
+        return 1
+    return 1 if _is_table(lines) else None
+
+
+def _is_table(lines: Sequence[str]) -> bool:
+    """A head, perhaps a rule below it, and at least one row."""
+    if len(lines) > 2 and shapes.TABLE_RULE.match(lines[1]):
+        return not any(said.NOTHING.search(line) for line in lines)
+    rows = [line for line in lines[1:] if line.strip(" -=+|")]
+    return bool(rows and shapes.TABLE_HEAD.match(lines[0])) and all(
+        shapes.COLUMNS.search(row) for row in rows
+    )
+
+
+def _all_match(form: re.Pattern[str], lines: Sequence[str]) -> bool:
+    return all(form.match(line) for line in lines)
+
+
+def _by_summary(lines: Sequence[str]) -> int | None:
+    """The closing lines of a test run or a build: none of them may tell of a failure."""
+    votes = {vote for line in lines[-TAIL_LINES:] if (vote := _summary_vote(line.strip())) is not None}
+    if -1 in votes:
         return -1
-    return 1 if found else None
+    return 1 if votes and not _is_open(lines) else None
 
 
-def _field_vote(name: str, field: Any) -> int | None:
-    if name in {"error", "errors", "exception", "traceback"}:
-        return -1 if field else None
-    if name in {"iserror", "is_error", "failed"} and isinstance(field, bool):
-        return -1 if field else 1
-    if name in {"ok", "success", "successful", "succeeded"} and isinstance(field, bool):
-        return 1 if field else -1
-    if name in {"exit_code", "exitcode", "returncode", "return_code", "exit_status"}:
-        return (1 if field == 0 else -1) if isinstance(field, int) else None
-    if name in {"status", "state", "result", "outcome", "status_code", "statuscode", "code", "type"}:
-        return _status_vote(name, field)
-    return None
+def _summary_vote(line: str) -> int | None:
+    return next((vote for pattern, vote in signs.SUMMARIES if pattern.search(line)), None)
 
 
-def _status_vote(name: str, field: Any) -> int | None:
-    if isinstance(field, str):
-        word = field.strip().lower()
-        return 1 if word in _GOOD else -1 if word in _BAD else None
-    if isinstance(field, bool) or not isinstance(field, int) or name in {"result", "type", "state"}:
+def _by_signs(lines: Sequence[str], whole: bool) -> int | None:
+    """Failure where that is the last word; where a success follows on one, nobody knows which counts."""
+    own = {lines[0], lines[-1]} if whole and _is_message(lines) else set()
+    votes = [vote for line in _edges(lines) if (vote := _line_vote(line, line in own)) is not None]
+    if -1 in votes:
+        return -1 if votes[-1] == -1 else None
+    if not votes and not (whole and _is_listing(lines)):
         return None
-    return 1 if 200 <= field < 300 else -1 if 400 <= field < 600 else None
+    return None if _is_open(lines) else 1
+
+
+def _is_message(lines: Sequence[str]) -> bool:
+    """Short, and not the text of a document."""
+    short = len(lines) <= MESSAGE_LINES and sum(map(len, lines)) <= MESSAGE_CHARS
+    return short and not said.DOCUMENT_HEAD.match(lines[0])
+
+
+def _line_vote(line: str, own: bool) -> int | None:
+    """What the signs on a line say; on one of the tool's `own` words its sentence is read too."""
+    text, quoted = line.strip(), shapes.QUOTED.match(line)
+    failed = not quoted and any(pattern.search(text) for pattern in signs.FAILURE_SIGNS)
+    worked = any(pattern.search(text) for pattern in signs.SUCCESS_SIGNS)
+    if own and not quoted and not failed:
+        failed = bool(said.REFUSAL.search(text))
+        worked = worked or bool(said.REPORT.search(text) and not said.DENIAL.search(text))
+    if failed == worked:
+        return None
+    return -1 if failed else 1
+
+
+def _is_listing(lines: Sequence[str]) -> bool:
+    """Names or sizes of files; bare words are names only beside others with a suffix."""
+    if not all(shapes.LISTING_LINE.match(line.strip()) for line in lines):
+        return False
+    return 2 * sum(bool(shapes.BARE_WORD.match(line)) for line in lines) <= len(lines)
+
+
+def _is_open(lines: Sequence[str]) -> bool:
+    """The tool waits for an answer, or had nothing to do."""
+    return bool(said.PROMPT.search(lines[-1])) or any(
+        said.NOTHING.search(line.strip()) for line in _edges(lines)
+    )
