@@ -26,7 +26,7 @@ from bench.report import print_arm
 from bench.server import machine, source
 from bench.stats import summary
 
-ARMS = ("learn", "random", "latency", "longprompt", "kill")
+ARMS = ("learn", "random", "latency", "longprompt", "agentprompt", "kill")
 RESULTS = Path(__file__).parent / "results" / "first_light.json"
 LONG_PROMPT_TOKENS = 2100
 
@@ -87,9 +87,11 @@ def learn(results: Results, options: argparse.Namespace, arm: str) -> None:
 
 
 def longprompt(results: Results, options: argparse.Namespace, arm: str) -> None:
-    """How long an update takes when every prompt has 2,100 tokens. Nothing is evaluated."""
+    """How long an update takes when every prompt has 2,100 tokens, its own ones, or (arm `agentprompt`) those of one
+    system message. Nothing is evaluated."""
     count = 9 if options.quick else 20
     plan = LearnPlan(arm, 0, count, options.think, note_tokens=LONG_PROMPT_TOKENS, model=options.model)
+    plan = replace(plan, shared_notes=arm == "agentprompt")
     plan = replace(plan, repeats=0)
     cell = results.cell(arm, plan.json(), lambda: run_learning(plan, options.keep))
     times = serving_times(cell)
@@ -129,6 +131,7 @@ RUN: dict[str, Callable[[Results, argparse.Namespace, str], None]] = {
     "random": learn,
     "latency": latency,
     "longprompt": longprompt,
+    "agentprompt": longprompt,
     "kill": kill,
 }
 

@@ -29,6 +29,8 @@ class LearnPlan:
     max_tokens: int = 128
     temperature: float = 0.7
     note_tokens: int = 0
+    shared_notes: bool = False
+    """The same notes for every question, as a system message; otherwise each question has its own before it."""
     model: str = "starter"
 
     def json(self) -> dict[str, Any]:
@@ -83,13 +85,22 @@ def _talk_to(server: Server, plan: LearnPlan) -> dict[str, Any]:
 def _interactions(client: Client, plan: LearnPlan) -> list[Interaction]:
     user, talk = plan.user(), list[Interaction]()
     for i, question in enumerate(shuffled_questions(TRAIN, plan.interactions, plan.seed)):
-        notes = long_notes(plan.note_tokens, f"{plan.seed}/{i}") if plan.note_tokens else ""
-        talk.append(interact(client, user, question, plan.think_s, notes))
+        own, shared = _notes(plan, i)
+        talk.append(interact(client, user, question, plan.think_s, before=own, system=shared))
         if (i + 1) % 8 == 0:
             kept = sum(t.kept for t in talk[-8:])
             say(plan, f"{i + 1} interactions; {kept} of the last 8 kept the wish ({talk[-1].reply.version})")
         time.sleep(plan.think_s)
     return talk
+
+
+def _notes(plan: LearnPlan, number: int) -> tuple[str, str]:
+    """What stands before a question, and the system message."""
+    if not plan.note_tokens:
+        return "", ""
+    if plan.shared_notes:
+        return "", long_notes(plan.note_tokens, f"{plan.seed}")
+    return long_notes(plan.note_tokens, f"{plan.seed}/{number}") + "\n\nMy question: ", ""
 
 
 def say(plan: LearnPlan, text: str) -> None:
@@ -146,10 +157,10 @@ def long_notes(tokens: int, seed: str) -> str:
     import random
 
     rng = random.Random(seed)
-    lines = ["Here are our office notes, for background only. My question comes after them."]
+    lines = ["Here are our office notes, for background only. The question comes after them."]
     while sum(len(line) for line in lines) < tokens * CHARACTERS_A_TOKEN:
         lines.append(f"{rng.choice(_DAYS)}: {rng.choice(_EVENTS).format(n=rng.randrange(2, 99))}.")
-    return "\n".join(lines) + "\n\nMy question: "
+    return "\n".join(lines)
 
 
 CHARACTERS_A_TOKEN = 3.85

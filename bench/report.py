@@ -14,7 +14,8 @@ def print_arm(arm: str, figures: Figures) -> None:
     console = Console(width=110)
     console.rule(arm)
     kind = arm.split("-")[0]
-    show = {"learn": _learn, "random": _learn, "latency": _latency, "longprompt": _longprompt, "kill": _kill}
+    show = {"learn": _learn, "random": _learn, "latency": _latency, "longprompt": _longprompt,
+            "agentprompt": _longprompt, "kill": _kill}  # fmt: skip
     show[kind](console, figures)
     for goal, reached in goals(kind, figures).items():
         console.print(f"{'reached' if reached else '[red]missed[/red] '}  {goal}")
@@ -50,7 +51,7 @@ def _learn(console: Console, figures: Figures) -> None:
 def goals(kind: str, figures: Figures) -> dict[str, bool]:
     """The figures to reach in an arm, each with whether it was. A figure that is missing was not reached."""
     of_arm = {"learn": _learn_goals, "random": _random_goals, "latency": _latency_goals,
-              "longprompt": _longprompt_goals, "kill": _kill_goals}  # fmt: skip
+              "longprompt": _longprompt_goals, "agentprompt": _longprompt_goals, "kill": _kill_goals}  # fmt: skip
     return of_arm[kind](figures)
 
 

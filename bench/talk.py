@@ -102,14 +102,18 @@ class Interaction:
         return asdict(self)
 
 
-def interact(client: Client, user: User, question: str, think_s: float, before: str = "") -> Interaction:
-    """`before` is put in front of the question: notes that make a prompt long."""
-    asked = {"role": "user", "content": before + question}
-    answer = client.ask([asked])
+def interact(
+    client: Client, user: User, question: str, think_s: float, before: str = "", system: str = ""
+) -> Interaction:
+    """`before` is put in front of the question, `system` stands as a message of its own: notes that make a prompt
+    long."""
+    asked = [{"role": "system", "content": system}] if system else []
+    asked += [{"role": "user", "content": before + question}]
+    answer = client.ask(asked)
     time.sleep(think_s)
     reaction = user.react(answer.text, question)
     reacted_at = time.time()
-    history = [asked, {"role": "assistant", "content": answer.text}]
+    history = [*asked, {"role": "assistant", "content": answer.text}]
     reply = client.ask([*history, {"role": "user", "content": reaction.text}])
     return Interaction(question, answer, reaction.text, reaction.meant, reaction.kept, reacted_at, reply)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -287,3 +288,15 @@ def test_the_model_computes_what_transformers_own_attention_computes(policy: Pol
         policy.peft.base_model.model.set_attn_implementation(attention.NAME)
     assert (ours - theirs).abs().max() < 0.1
     assert (ours - theirs).abs().mean() < 0.01
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_new_adapter_reads_as_base_does(tmp_path: Path) -> None:
+    """So what base has read for a revision need not be read again for the first update."""
+    fresh, ids = Policy(write_tiny_model(tmp_path), rank=4, alpha=8), tokens(40, seed=1)
+    fresh.reset(7)
+    with fresh.as_base():
+        base = PrefixCache(fresh).get(ids)
+    for one, other in zip(PrefixCache(fresh).get(ids).layers, base.layers, strict=True):
+        assert torch.equal(one.keys, other.keys)
+        assert torch.equal(one.values, other.values)

@@ -46,19 +46,22 @@ ANCHORS = 3
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What stays in memory between jobs. `prefixes`: long prompts as the version reads them that comes next to be
-    trained."""
+    """What stays in memory between jobs. `prefixes`: long prompts as the version reads them that is trained next."""
 
     policy: Policy
     gate: Gate
     reviser: Reviser
     prefixes: PrefixCache
 
+    def prefixes_for(self, job: UpdateJob) -> PrefixCache:
+        """An adapter that starts anew reads as base does, and base's reading is known from the revisions."""
+        return self.prefixes if job.parent_dir else self.reviser.prefixes
+
 
 def compute(job: UpdateJob) -> UpdateResult:
     """`run_update` with a model that stays in memory between jobs."""
     parts = parts_of(job)
-    return run_update(job, parts.policy, parts.gate, parts.reviser, parts.prefixes)
+    return run_update(job, parts.policy, parts.gate, parts.reviser, parts.prefixes_for(job))
 
 
 def look_ahead(job: UpdateJob) -> None:
@@ -69,9 +72,10 @@ def look_ahead(job: UpdateJob) -> None:
     default_anchors(parts.policy)
     for asking in filter(asks, job.samples):
         parts.reviser.look(asking)
-    start_from_parent(parts.policy, job, parts.prefixes)
+    prefixes = parts.prefixes_for(job)
+    start_from_parent(parts.policy, job, prefixes)
     for prompt in (s.prompt_ids for s in job.samples if is_long(s.prompt_ids)):
-        parts.prefixes.read(prompt[:-1])
+        prefixes.read(prompt[:-1])
 
 
 def parts_of(job: UpdateJob) -> Parts:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from instar.methods.weights import lesson_T
-from instar.records import Origin, WeightedSample
+from instar.records import BASE, Origin, WeightedSample
 from instar.trainers.answer_scorer import AnswerScorer
 from instar.trainers.canaries import canaries, chat_of, loops
 from instar.trainers.policy import LOGITS_CHUNK, Policy, PrefixCache
@@ -135,7 +135,8 @@ class Reviser:
         self._canary = canaries(policy.model_dir)
         self._max_tokens = max_tokens
         self._known: dict[str, _Known] = {}
-        self._prefixes = PrefixCache(policy)
+        self.prefixes = PrefixCache(policy)
+        self.prefixes.hold_for(BASE)
 
     def look(self, asking: WeightedSample) -> None:
         """Find and score the candidates, for a revision that is asked for later."""
@@ -194,7 +195,7 @@ class Reviser:
             temperature=TRIES,
             seed=seed,
             enough=ENOUGH,
-            prefixes=self._prefixes,
+            prefixes=self.prefixes,
         )
         return [answer.ids for answer in found if answer.ended]
 
@@ -213,7 +214,7 @@ class Reviser:
         prompts = [asking.prompt_ids, asking.teacher_prompt_ids or [], *self._canary.others[:OTHERS]]
         stop = self._canary.stop_ids
         rows, starts = [[*p, *body, stop[0]] for p in prompts], [len(p) for p in prompts]
-        hidden_ND = self._policy.hidden_ND(rows, starts, self._prefixes)
+        hidden_ND = self._policy.hidden_ND(rows, starts, self.prefixes)
         seen = [self._read(hidden_SD, body) for hidden_SD in torch.split(hidden_ND, len(body) + 1)]
         return View(torch.stack([logp_T for logp_T, _ in seen]), torch.stack([stop_S for _, stop_S in seen]))
 
