@@ -80,8 +80,8 @@ def test_verdicts_without_a_pattern_give_no_scorer(count: int) -> None:
 
 def test_the_fewer_the_verdicts_the_clearer_they_must_be() -> None:
     even = {n: least_accuracy(np.arange(n) % 2) for n in (8, 16, 32, 200)}
-    assert even[8] == pytest.approx(0.5 + 3.5 * 0.5 / np.sqrt(8))
-    assert even[8] > 1 > even[16] > even[32] > even[200] == 0.8
+    assert even[8] == pytest.approx(0.5 + 2.8 * 0.5 / np.sqrt(8))
+    assert even[8] > even[16] > even[32] == even[200] == 0.8
     assert least_accuracy(np.arange(16) % 4 == 0) > even[16]
 
 

@@ -38,7 +38,7 @@ FEWEST = 4
 """Accepted answers, and rejected ones, without which nothing is fitted."""
 LEAST_ACCURACY = 0.8
 """Balanced accuracy on held-out verdicts below which the scorer abstains. Chance is 0.5."""
-ABOVE_CHANCE = 3.5
+ABOVE_CHANCE = 2.8
 """Standard errors that it must also stand above chance: of a few verdicts drawn by lot, .75 is no rarity."""
 FOLDS = 5
 PENALTY = 5.0
