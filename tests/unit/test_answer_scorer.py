@@ -75,7 +75,7 @@ def test_verdicts_without_a_pattern_give_no_scorer(count: int) -> None:
         rng = random.Random(seed)
         told = [judged(plain(rng, rng.randint(2, 5)), rng.choice([1, -1]), rng) for _ in range(count)]
         found += fit_scorer(told) is not None
-    assert found <= 1
+    assert found <= 2
 
 
 def test_the_fewer_the_verdicts_the_clearer_they_must_be() -> None:
