@@ -70,7 +70,7 @@ class JudgeSettings(Group):
     embedding: str = Field(
         "bundled", description="'bundled' (multilingual-e5-small); no other is supported yet"
     )
-    heads: int = Field(9, ge=1, description="bootstrapped heads that vote")
+    heads: int = Field(9, ge=1, description="small classifiers that vote")
     min_agreement: float = Field(
         0.75, ge=0.5, le=1.0, description="share of equal votes below which it abstains"
     )

@@ -13,8 +13,9 @@ from instar.config import JudgeSettings
 from instar.judges import build_chain
 from instar.judges.calibration import Case, as_item, judge_cases, read_cases, report
 from instar.judges.embedding import BUNDLED, Floats, load_embedding
-from instar.judges.features import feature_dim
+from instar.judges.features import NGRAM_DIM, feature_dim
 from instar.judges.heads import Heads, HeadsLink, load_heads, majority
+from instar.judges.networks import Networks
 from instar.records import JudgeItem, NextKind, NextState
 
 HELD_OUT = Path(__file__).parents[2] / "bench" / "data" / "reactions_heldout.jsonl"
@@ -35,9 +36,15 @@ class Constant:
 def opinions(*rows: tuple[float, float, float], instructs: float = 1.0) -> Heads:
     """Heads that always give these probabilities (for −1, 0, +1), whatever they see."""
     f = feature_dim(Constant.dim)
+    count, inputs = len(rows), f - NGRAM_DIM
+    networks = Networks(
+        hidden=np.zeros((count, 1, inputs), dtype=np.float32),
+        hidden_bias=np.zeros((count, 1), dtype=np.float32),
+        out=np.zeros((count, 3, 1), dtype=np.float32),
+        out_bias=np.log(np.array(rows, dtype=np.float32)),
+    )
     return Heads(
-        weight=np.zeros((len(rows), 3, f), dtype=np.float32),
-        bias=np.log(np.array(rows, dtype=np.float32)),
+        networks=networks,
         center=np.zeros(2, dtype=np.float32),
         instructs_weight=np.zeros(f, dtype=np.float32),
         instructs_bias=instructs,
@@ -231,7 +238,7 @@ def test_floor_on_held_out_reactions(step: int) -> None:
 
 def test_the_shipped_heads_are_finite_and_differ(real: HeadsLink) -> None:
     heads = load_heads(load_embedding(BUNDLED))
-    assert len(heads.bias) >= JudgeSettings().heads
-    assert np.isfinite(heads.weight).all()
+    assert len(heads) >= JudgeSettings().heads
+    assert all(np.isfinite(array).all() for array in heads.networks.arrays().values())
     assert math.isfinite(heads.instructs_bias)
-    assert len({row.tobytes() for row in heads.weight}) == len(heads.weight)
+    assert len({row.tobytes() for row in heads.networks.hidden}) == len(heads)

@@ -22,6 +22,8 @@ COUNT_WEIGHT = 0.2
 REPEAT_WEIGHT = 2.0
 """Asking the same again is rare and tells much, so it stands beside the other parts and not among the counts."""
 
+EMBEDDING_SCALE = 5.0
+
 COUNT_NAMES = (
     "log_length",
     "asks",
@@ -52,6 +54,13 @@ def features(text: str, question: str, embedding_D: Floats, center_D: Floats) ->
     return np.concatenate([moved_D, hashed_ngrams(text), COUNT_WEIGHT * counts(text), again]).astype(
         np.float32
     )
+
+
+def meaning(row_F: Floats, embedding_dim: int) -> Floats:
+    """What the networks read of a row, or of many [..., D]: all but the n-grams, which they would learn by heart,
+    each part scaled to what a network's first layer likes."""
+    embedding, rest = row_F[..., :embedding_dim], row_F[..., embedding_dim + NGRAM_DIM :]
+    return np.concatenate([EMBEDDING_SCALE * embedding, rest], axis=-1).astype(np.float32)
 
 
 def ngrams(text: str) -> set[str]:

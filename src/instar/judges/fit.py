@@ -1,9 +1,10 @@
 """Fit the small reward model: `python -m instar.judges.fit [--check]`.
 
-Multinomial logistic regression with an L2 penalty, by accelerated gradient descent (Nesterov 1983) on all heads
-at once: a bootstrap sample is nothing but an integer weight for each phrase, so every head shares the same
-features. numpy only, a fixed number of steps, one seed: the same phrases give the same file. Phrases that come
-from one template carry a `group`; a bootstrap draws groups, so that no head sees a template's every slot.
+Its examples are reactions, each written as what followed an answer, by twelve authors; and phrases, written as lists by
+one. Lists repeat themselves, so each head sees a third of them, drawn by template (`group`), and most of the reactions.
+Whether a complaint tells what to do instead is told by a logistic regression with an L2 penalty, fitted by accelerated
+gradient descent (Nesterov 1983). numpy only, fixed numbers of steps, one seed: the same examples on one processor give
+the same file.
 """
 
 from __future__ import annotations
@@ -21,8 +22,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from instar.judges.embedding import BUNDLED, Embedding, Floats, load_embedding
-from instar.judges.features import features
-from instar.judges.heads import CLASSES, FACTS_FILE, HEADS_FILE, PHRASES_FILE, Heads, load_heads
+from instar.judges.features import features, meaning
+from instar.judges.heads import (
+    CLASSES,
+    FACTS_FILE,
+    HEADS_FILE,
+    PHRASES_FILE,
+    REACTIONS_FILE,
+    Heads,
+    load_heads,
+    softmax,
+)
+from instar.judges.networks import fit_networks
 
 HEADS = 15
 SEED = 7
@@ -30,13 +41,19 @@ STEPS = 300
 STRENGTH = 5.0
 """Inverse of the L2 penalty, as in the sum of losses + |w|²/(2·strength)."""
 
-TOLERANCE = 1e-3
-"""How far weights may differ from the shipped ones: other processors round in another order."""
+REACTIONS_SEEN, PHRASES_SEEN = 0.8, 0.35
+"""Shares of the examples that each head sees."""
+
+EXAMPLES = (PHRASES_FILE, REACTIONS_FILE)
+
+LEAST_ALIKE = 0.97
+"""Share of messages that heads fitted again must read as the shipped ones: other processors round in another order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """One labelled reaction. `question` is set only where the label depends on it (asking again)."""
+    """One labelled reaction. `question` is set only where the label depends on it (asking again), `kind` only on
+    those that were written as what followed an answer."""
 
     text: str
     label: int
@@ -44,15 +61,17 @@ class Phrase:
     instructs: bool | None = None
     group: str | None = None
     question: str = ""
+    kind: str = ""
+    author: int = 0
 
 
-def read_phrases(path: Path = PHRASES_FILE) -> list[Phrase]:
-    lines = path.read_text("utf-8").splitlines()
+def read_phrases(*paths: Path) -> list[Phrase]:
+    lines = [line for path in paths or EXAMPLES for line in path.read_text("utf-8").split("\n")]
     return [Phrase(**json.loads(line)) for line in lines if line.strip()]
 
 
-def phrases_sha256(path: Path = PHRASES_FILE) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def phrases_sha256(*paths: Path) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths or EXAMPLES)).hexdigest()
 
 
 def embed_phrases(phrases: list[Phrase], embedding: Embedding) -> tuple[Floats, Floats]:
@@ -63,16 +82,14 @@ def embed_phrases(phrases: list[Phrase], embedding: Embedding) -> tuple[Floats, 
     return np.stack(rows), center_D
 
 
-def bootstrap_weights(phrases: list[Phrase], heads: int, seed: int) -> Floats:
-    """How often each head sees each phrase: [m, N]. Head i depends on (seed, i) alone."""
+def draws(phrases: list[Phrase], heads: int, seed: int) -> NDArray[np.bool_]:
+    """Which examples each head sees: [m, N]. Head i depends on (seed, i) alone; a group is seen whole or not at all."""
     names = [phrase.group or f"#{index}" for index, phrase in enumerate(phrases)]
     order = {name: number for number, name in enumerate(dict.fromkeys(names))}
     group_N = np.array([order[name] for name in names])
-    rows = []
-    for head in range(heads):
-        draws = np.random.default_rng([seed, head]).integers(0, len(order), len(order))
-        rows.append(np.bincount(draws, minlength=len(order))[group_N])
-    return np.asarray(rows, dtype=np.float32)
+    share_N = np.array([REACTIONS_SEEN if phrase.kind else PHRASES_SEEN for phrase in phrases])
+    lots_MG = [np.random.default_rng([seed, head]).random(len(order)) for head in range(heads)]
+    return np.stack([lot_G[group_N] < share_N for lot_G in lots_MG])
 
 
 def fit_softmax(
@@ -135,26 +152,25 @@ def fit_rows(
 ) -> Heads:
     """Fit from features that were computed already."""
     class_N = np.array([CLASSES.index(phrase.label) for phrase in phrases])
-    weight_MCF, bias_MC = fit_softmax(
-        rows_NF, class_N, bootstrap_weights(phrases, heads, seed), len(CLASSES), steps
+    networks = fit_networks(
+        meaning(rows_NF, len(center_D)), class_N, draws(phrases, heads, seed), len(CLASSES), seed
     )
     told = [index for index, phrase in enumerate(phrases) if phrase.instructs is not None]
     instructs_N = np.array([int(bool(phrases[index].instructs)) for index in told])
     evenly_1N = np.ones((1, len(told)), dtype=np.float32)
     pair_12F, pair_12 = fit_softmax(rows_NF[told], instructs_N, evenly_1N, 2, steps)
     return Heads(
-        weight=weight_MCF,
-        bias=bias_MC,
+        networks=networks,
         center=center_D,
         instructs_weight=pair_12F[0, 1] - pair_12F[0, 0],
         instructs_bias=float(pair_12[0, 1] - pair_12[0, 0]),
     )
 
 
-def as_arrays(heads: Heads) -> dict[str, Floats]:
+def as_arrays(heads: Heads) -> dict[str, NDArray[Any]]:
+    """As they are shipped: the networks with 16 bits a weight, which changes no reading."""
     return {
-        "weight": heads.weight,
-        "bias": heads.bias,
+        **{name: array.astype(np.float16) for name, array in heads.networks.arrays().items()},
         "center": heads.center,
         "instructs_weight": np.ascontiguousarray(heads.instructs_weight),
         "instructs_bias": np.array([heads.instructs_bias], dtype=np.float32),
@@ -164,8 +180,9 @@ def as_arrays(heads: Heads) -> dict[str, Floats]:
 def facts(phrases: list[Phrase], embedding: Embedding, heads: Heads) -> dict[str, Any]:
     return {
         "embedding": embedding.name,
-        "features": int(heads.weight.shape[2]),
-        "heads": len(heads.bias),
+        "features": len(heads.instructs_weight),
+        "heads": len(heads),
+        "hidden": heads.networks.hidden.shape[1],
         "phrases": len(phrases),
         "phrases_sha256": phrases_sha256(),
         "seed": SEED,
@@ -174,9 +191,16 @@ def facts(phrases: list[Phrase], embedding: Embedding, heads: Heads) -> dict[str
     }
 
 
-def largest_difference(ours: Heads, theirs: Heads) -> float:
-    a, b = as_arrays(ours), as_arrays(theirs)
-    return max(float(np.abs(a[name] - b[name]).max()) for name in a)
+def alike(ours: Heads, theirs: Heads, rows_NF: Floats) -> float:
+    """Share of messages on which the mean of all heads puts the same first, and complaints instruct alike."""
+    both = [
+        [
+            (int(softmax(heads.logits(row_F)).mean(axis=0).argmax()), heads.instructs(row_F))
+            for row_F in rows_NF
+        ]
+        for heads in (ours, theirs)
+    ]
+    return float(np.mean([a == b for a, b in zip(*both, strict=True)]))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -185,14 +209,15 @@ def main(argv: list[str] | None = None) -> int:
     check = parser.parse_args(argv).check
     embedding = load_embedding(BUNDLED)
     phrases = read_phrases()
-    heads = fit_heads(phrases, embedding)
+    rows_NF, center_D = embed_phrases(phrases, embedding)
+    heads = fit_rows(phrases, rows_NF, center_D)
     if check:
-        difference = largest_difference(heads, load_heads(embedding))
-        sys.stdout.write(f"largest difference to the shipped heads: {difference:.2e}\n")
-        return 0 if difference <= TOLERANCE else 1
+        share = alike(heads, load_heads(embedding), rows_NF)
+        sys.stdout.write(f"read as by the shipped heads: {share:.1%}\n")
+        return 0 if share >= LEAST_ALIKE else 1
     save_file(as_arrays(heads), HEADS_FILE)
     FACTS_FILE.write_text(json.dumps(facts(phrases, embedding, heads), indent=2) + "\n", "utf-8")
-    sys.stdout.write(f"fitted {len(heads.bias)} heads on {len(phrases)} phrases\n")
+    sys.stdout.write(f"fitted {len(heads)} heads on {len(phrases)} examples\n")
     return 0
 
 

@@ -1,7 +1,7 @@
-"""The small reward model: m bootstrapped heads on one embedding; their majority is the vote.
+"""The small reward model: m heads on one embedding; their majority is the vote.
 
-Each head is a multinomial logistic regression over −1, 0, +1 (features.py says of what), fitted on its own
-bootstrap sample of the labelled phrases (fit.py). Where the heads disagree, or agree without conviction, the
+Each head is a small network (networks.py) that tells −1, 0 and +1 apart (features.py says by what), fitted on its own
+draw of the labelled reactions (fit.py). Where the heads disagree, or agree without conviction, the
 link abstains: a reaction that is not counted costs little, one counted with the wrong sign teaches the opposite.
 What a learner rated outright may move the heads, for that learner alone (personal.py).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,8 @@ from instar.chat_format import last_user_text
 from instar.errors import ConfigError
 from instar.judges.embedding import Embedding, Floats
 from instar.judges.explicit import as_hint, newest
-from instar.judges.features import feature_dim, features
+from instar.judges.features import feature_dim, features, meaning
+from instar.judges.networks import Networks
 from instar.records import Abstention, JudgeItem, NextKind, NextState, Verdict
 
 CLASSES = (-1, 0, 1)
@@ -35,6 +36,7 @@ DATA_DIR = Path(__file__).parent / "data"
 HEADS_FILE = DATA_DIR / "heads.safetensors"
 FACTS_FILE = DATA_DIR / "heads.json"
 PHRASES_FILE = DATA_DIR / "phrases.jsonl"
+REACTIONS_FILE = DATA_DIR / "reactions.jsonl"
 
 MIN_PROBABILITY = 0.6
 """Mean probability of the majority below which it abstains. Chosen by cross-validation on the phrases."""
@@ -45,26 +47,26 @@ MAX_OPPOSITE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Weights of m heads over F features and 3 classes, as fitted on an embedding of D numbers.
+    """m networks over the meaning of a message, as fitted on an embedding of E numbers, whose mean is `center` [E].
 
-    `weight` [m, 3, F], `bias` [m, 3], `center` [D]; `instructs_weight` [F] and its bias say whether a complaint
-    tells what to do instead.
+    `instructs_weight` [F], over all features, and its bias say whether a complaint tells what to do instead.
     """
 
-    weight: Floats
-    bias: Floats
+    networks: Networks
     center: Floats
     instructs_weight: Floats
     instructs_bias: float
 
+    def __len__(self) -> int:
+        return len(self.networks)
+
     def first(self, voters: int) -> Heads:
         """Only so many heads, or all if there are fewer."""
-        return replace(self, weight=self.weight[:voters], bias=self.bias[:voters])
+        return replace(self, networks=self.networks.first(voters))
 
     def logits(self, row_F: Floats) -> Floats:
         """Of each head: [m, 3]."""
-        out: Floats = self.weight @ row_F + self.bias
-        return out
+        return self.networks.logits(meaning(row_F, len(self.center)))
 
     def instructs(self, row_F: Floats) -> bool:
         """Does a complaint say what to do instead, or only that it was bad?"""
@@ -137,7 +139,7 @@ class HeadsLink:
         min_agreement: float = 0.75,
         own: OwnRatings | None = None,
     ) -> None:
-        self._heads = heads.first(voters or len(heads.bias))
+        self._heads = heads.first(voters or len(heads))
         self._embedding = embedding
         self._min_agreement = min_agreement
         self._own = own
@@ -178,8 +180,9 @@ def load_heads(embedding: Embedding) -> Heads:
         )
     arrays = load_file(HEADS_FILE)
     return Heads(
-        weight=arrays["weight"],
-        bias=arrays["bias"],
+        networks=Networks(
+            **{field.name: arrays[field.name].astype(np.float32) for field in fields(Networks)}
+        ),
         center=arrays["center"],
         instructs_weight=arrays["instructs_weight"],
         instructs_bias=float(arrays["instructs_bias"][0]),

@@ -4,7 +4,7 @@ All heads get the same offset of their logits, Δ·x. It is a multinomial logist
 with the shipped logits as its fixed start and an L2 penalty on Δ (a prior that is centred on the shipped model, as in
 Chelba and Acero 2004, "Adaptation of Maximum Entropy Capitalizer"):
 
-    minimise over Δ:  Σ_i mean_m CE(W_m·x_i + b_m + Δ·x_i, y_i) + |Δ|²/(2·strength)
+    minimise over Δ:  Σ_i mean_m CE(logits_m(x_i) + Δ·x_i, y_i) + |Δ|²/(2·strength)
 
 At the minimum Δ = αᵀX for some α [N, C], so N numbers a class are looked for instead of F, and a message is moved as
 far as it resembles rated ones. The moved heads are used only where they read ratings that they have not seen better
@@ -152,7 +152,7 @@ def fit(heads: Heads, rows_NF: Floats, ratings: Sequence[Rating], min_agreement:
     """Fit the offset, and keep it only if its like does better on ratings left out."""
     score_N = np.array([rating.score for rating in ratings])
     target_NC = (score_N[:, None] == np.array(CLASSES)).astype(np.float64)
-    shipped_NMC = (np.einsum("mcf,nf->nmc", heads.weight, rows_NF) + heads.bias).astype(np.float64)
+    shipped_NMC = np.stack([heads.logits(row_F) for row_F in rows_NF]).astype(np.float64)
     gram_NN = rows_NF.astype(np.float64) @ rows_NF.T
     held_out_NMC = shipped_NMC + held_out(gram_NN, shipped_NMC, target_NC, folds(ratings))[:, None]
     before, after = (figures(logits, score_N, min_agreement) for logits in (shipped_NMC, held_out_NMC))
