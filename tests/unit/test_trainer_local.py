@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from instar.errors import TrainingError
 from instar.records import UpdateJob, WeightedSample
 from instar.trainers import local
-from instar.trainers import policy as policy_module
 from instar.trainers.gate import Gate
 from instar.trainers.local import components, learning_rate, run_update, step
 from instar.trainers.policy import ADAPTER_FILE, CONFIG_FILE, Policy, PrefixCache
@@ -259,14 +258,6 @@ def test_a_gradient_that_is_not_finite_ends_the_update(
     with pytest.raises(TrainingError, match="not finite"):
         run_update(job(model_dir, tmp_path / "out", [broken]), policy, None)
     assert not (tmp_path / "out" / ADAPTER_FILE).exists()
-
-
-@pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window so small that prompts of a test are long."""
-    monkeypatch.setattr(policy_module, "WINDOW", 8)
-    monkeypatch.setattr(policy_module, "LEAST_PREFIX", 4)
-    monkeypatch.setattr(policy_module, "PREFILL_CHUNK", 16)
 
 
 @pytest.mark.usefixtures("narrow")

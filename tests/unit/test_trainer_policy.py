@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from instar.trainers import attention
-from instar.trainers import policy as policy_module
 from instar.trainers.policy import Policy, PrefixCache
 from instar.trainers.sampling import sample
 from tests.kit.tiny_model import STOP_ID, write_tiny_model
@@ -31,14 +30,6 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 def tokens(count: int, seed: int) -> list[int]:
     found: list[int] = torch.randint(3, 259, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
     return found
-
-
-@pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window so small that prompts of a test are long."""
-    monkeypatch.setattr(policy_module, "WINDOW", 8)
-    monkeypatch.setattr(policy_module, "LEAST_PREFIX", 4)
-    monkeypatch.setattr(policy_module, "PREFILL_CHUNK", 16)
 
 
 @pytest.mark.usefixtures("narrow")
