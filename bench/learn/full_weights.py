@@ -68,13 +68,13 @@ class FullWeights(Policy):
 
     @contextmanager
     def as_base(self) -> Iterator[None]:
-        mine = (self.peft, self._model, self.body, self.head)
+        mine = (self.peft, self.body, self.head)
         other = self._untouched
-        self.peft, self._model, self.body, self.head = other.peft, other._model, other.body, other.head
+        self.peft, self.body, self.head = other.peft, other.body, other.head
         try:
             yield
         finally:
-            self.peft, self._model, self.body, self.head = mine
+            self.peft, self.body, self.head = mine
 
 
 class MasterAdamW(torch.optim.AdamW):

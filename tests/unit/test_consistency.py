@@ -10,7 +10,15 @@ import torch
 
 from instar.records import JudgedAnswer, Origin, WeightedSample
 from instar.trainers.answer_scorer import fit_scorer
-from instar.trainers.consistency import DOUBT, ENOUGH, WINDOW, consistent, contradicts_itself, is_unclear
+from instar.trainers.consistency import (
+    DOUBT,
+    ENOUGH,
+    RECENT,
+    WINDOW,
+    consistent,
+    contradicts_itself,
+    is_unclear,
+)
 from instar.trainers.local import run_update, scorers_of
 from instar.trainers.policy import Policy
 from tests.kit.samples import job, weighted
@@ -35,7 +43,7 @@ def verdicts(kind: str, count: int, seed: int = 0) -> list[JudgedAnswer]:
         pleases = rng.random() < 0.5 if kind == "lot" else words < 20
         if kind == "flipped":
             words = rng.choice([8, 12])
-            pleases = i < count - 8
+            pleases = i < count - RECENT
         hint = None if pleases else rng.choice(["Shorter, please.", "Longer, please.", "A list!"])
         found.append(JudgedAnswer("ann", "What is it?", answer(rng, words), 1 if pleases else -1, hint))
     return found
@@ -96,7 +104,7 @@ def test_a_beginning_and_a_change_of_mind_are_not_unclear() -> None:
     told = verdicts("lot", 30, seed=1)
     disliked = [h for h in told if h.score < 0]
     assert not is_unclear(disliked, fit_scorer(disliked))
-    changed = [*told, *disliked[:8]]
+    changed = [*told, *disliked[:RECENT]]
     assert not is_unclear(changed, fit_scorer(changed))
     lots, wishes = (
         [verdicts(kind, count, seed) for seed in range(20)] for kind, count in (("lot", 16), ("short", 24))
