@@ -12,7 +12,8 @@ from instar.config import JudgeSettings
 from instar.judges import build_chain
 from instar.judges.calibration import Case, as_item
 from instar.judges.embedding import BUNDLED, Embedding, Remembered, load_embedding
-from instar.judges.heads import CLASSES, Heads, HeadsLink, load_heads, softmax
+from instar.judges.heads import CLASSES, Heads, HeadsLink, load_heads
+from instar.judges.networks import softmax
 from instar.judges.personal import Figures, PersonalHeads, Rating, as_ratings, dual, folds
 from instar.records import Abstention, JudgeItem, NextKind, NextState, RatedTurn, Verdict
 from tests.kit.store_scenes import Scene, make_turn

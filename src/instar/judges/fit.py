@@ -14,7 +14,6 @@ import hashlib
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,9 +30,8 @@ from instar.judges.heads import (
     REACTIONS_FILE,
     Heads,
     load_heads,
-    softmax,
 )
-from instar.judges.networks import fit_networks
+from instar.judges.networks import fit_networks, softmax
 
 HEADS = 15
 SEED = 7
@@ -65,13 +63,13 @@ class Phrase:
     author: int = 0
 
 
-def read_phrases(*paths: Path) -> list[Phrase]:
-    lines = [line for path in paths or EXAMPLES for line in path.read_text("utf-8").split("\n")]
+def read_phrases() -> list[Phrase]:
+    lines = [line for path in EXAMPLES for line in path.read_text("utf-8").split("\n")]
     return [Phrase(**json.loads(line)) for line in lines if line.strip()]
 
 
-def phrases_sha256(*paths: Path) -> str:
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths or EXAMPLES)).hexdigest()
+def phrases_sha256() -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in EXAMPLES)).hexdigest()
 
 
 def embed_phrases(phrases: list[Phrase], embedding: Embedding) -> tuple[Floats, Floats]:
@@ -110,8 +108,7 @@ def fit_softmax(
     ahead, momentum = current.copy(), 1.0
     for _ in range(steps):
         logits = (padded_NG @ ahead).reshape(n, heads, classes)
-        grown = np.exp(logits - logits.max(axis=2, keepdims=True))
-        error = grown / grown.sum(axis=2, keepdims=True) - target_NC[:, None, :]
+        error = softmax(logits) - target_NC[:, None, :]
         error *= share_MN.T[:, :, None]
         gradient = padded_NG.T @ error.reshape(n, heads * classes)
         gradient[:-1] += penalty * ahead[:-1]  # the bias is free

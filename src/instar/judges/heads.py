@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from instar.chat_format import last_user_text
@@ -24,13 +23,11 @@ from instar.errors import ConfigError
 from instar.judges.embedding import Embedding, Floats
 from instar.judges.explicit import as_hint, newest
 from instar.judges.features import feature_dim, features, meaning
-from instar.judges.networks import Networks
+from instar.judges.networks import Networks, Reals, softmax
 from instar.records import Abstention, JudgeItem, NextKind, NextState, Verdict
 
 CLASSES = (-1, 0, 1)
 """Order of the columns of every head."""
-
-Reals = NDArray[np.floating[Any]]
 
 DATA_DIR = Path(__file__).parent / "data"
 HEADS_FILE = DATA_DIR / "heads.safetensors"
@@ -79,13 +76,6 @@ def majority(votes: tuple[int, ...]) -> tuple[int, float]:
     if len(ranked) == 2 and ranked[0][1] == ranked[1][1]:
         return ranked[0][0], 0.0
     return ranked[0][0], ranked[0][1] / len(votes)
-
-
-def softmax(logits_C: Reals) -> Reals:
-    """Over the last axis."""
-    grown_C = np.exp(logits_C - logits_C.max(axis=-1, keepdims=True))
-    out: Reals = grown_C / grown_C.sum(axis=-1, keepdims=True)
-    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,15 @@ fixed number of passes, one seed a network.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from instar.judges.embedding import Floats
+
+Reals = NDArray[np.floating[Any]]
 
 HIDDEN = 192
 EPOCHS = 14
@@ -50,8 +53,7 @@ class Networks:
         return found
 
     def arrays(self) -> dict[str, Floats]:
-        names = ("hidden", "hidden_bias", "out", "out_bias")
-        return {name: getattr(self, name) for name in names}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def fit_networks(
@@ -111,12 +113,18 @@ def slopes_of(
     before_BH = input_BD @ hidden_HD.T + hidden_bias_H
     active_BH = np.maximum(before_BH, 0) * kept_BH
     logits_BC = active_BH @ out_CH.T + out_bias_C
-    grown_BC = np.exp(logits_BC - logits_BC.max(axis=1, keepdims=True))
-    error_BC = grown_BC / grown_BC.sum(axis=1, keepdims=True)
+    error_BC = softmax(logits_BC)
     error_BC[np.arange(len(class_B)), class_B] -= 1
     error_BC /= np.float32(len(class_B))
     back_BH = (error_BC @ out_CH) * kept_BH * (before_BH > 0)
     return [back_BH.T @ input_BD, back_BH.sum(axis=0), error_BC.T @ active_BH, error_BC.sum(axis=0)]
+
+
+def softmax(logits_C: Reals) -> Reals:
+    """Over the last axis."""
+    grown_C = np.exp(logits_C - logits_C.max(axis=-1, keepdims=True))
+    out: Reals = grown_C / grown_C.sum(axis=-1, keepdims=True)
+    return out
 
 
 def _adamw(weight: Floats, slope: Floats, first: Floats, second: Floats, step: int) -> None:

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from instar.judges.embedding import Embedding, Floats
 from instar.judges.explicit import rated
 from instar.judges.features import features
-from instar.judges.heads import CLASSES, Heads, softmax, vote, what_was_said
+from instar.judges.heads import CLASSES, Heads, vote, what_was_said
+from instar.judges.networks import softmax
 from instar.ports import Ratings
 from instar.records import RatedTurn
 

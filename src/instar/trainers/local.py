@@ -72,9 +72,12 @@ def look_ahead(job: UpdateJob) -> None:
     default_anchors(parts.policy)
     for asking in filter(asks, job.samples):
         parts.reviser.look(asking)
+    long = [s.prompt_ids for s in job.samples if is_long(len(s.prompt_ids))]
+    if not long:
+        return
     prefixes = parts.prefixes_for(job)
     start_from_parent(parts.policy, job, prefixes)
-    for prompt in (s.prompt_ids for s in job.samples if is_long(s.prompt_ids)):
+    for prompt in long:
         prefixes.read(prompt[:-1])
 
 

@@ -40,9 +40,9 @@ ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 
 
-def is_long(prompt: Sequence[int]) -> bool:
-    """Whether the prompt is read once and kept, instead of with each answer anew."""
-    return len(prompt) > WINDOW + LEAST_PREFIX
+def is_long(prompt_tokens: int) -> bool:
+    """Whether a prompt of so many tokens is read once and kept, instead of with each answer anew."""
+    return prompt_tokens > WINDOW + LEAST_PREFIX
 
 
 class PrefixCache:
@@ -224,7 +224,7 @@ class Policy:
         With `prefixes`, rows with a long prompt pass one by one and send no gradient into what lies more than
         `WINDOW` tokens before the response: see PrefixCache.
         """
-        long = [i for i, s in enumerate(starts) if prefixes is not None and is_long(rows[i][:s])]
+        long = [i for i, s in enumerate(starts) if prefixes is not None and is_long(s)]
         short = [i for i in range(len(rows)) if i not in long]
         found: dict[int, Tensor] = {}
         if short:

@@ -53,7 +53,7 @@ def sample(
     """
     heat = [temperature] * len(prompts) if isinstance(temperature, int | float) else list(temperature)
     read = DynamicCache()
-    if prefixes is not None and _same(prompts) and is_long(prompts[0]):
+    if prefixes is not None and _same(prompts) and is_long(len(prompts[0])):
         read = prefixes.get(prompts[0][:-1])
     with policy.for_sampling():
         return _decode(policy, prompts, read, set(stop_ids), max_tokens, heat, seed, enough or len(prompts))
