@@ -17,6 +17,7 @@ from instar.trainers.consistency import (
     WINDOW,
     consistent,
     contradicts_itself,
+    is_one_sided,
     is_unclear,
 )
 from instar.trainers.local import run_update, scorers_of
@@ -111,6 +112,34 @@ def test_a_beginning_and_a_change_of_mind_are_not_unclear() -> None:
     )
     assert sum(is_unclear(v, fit_scorer(v)) for v in lots) >= 12
     assert not any(is_unclear(v, fit_scorer(v)) for v in wishes)
+
+
+def told(praises: int, corrections: int) -> list[JudgedAnswer]:
+    return [
+        JudgedAnswer("ann", "What is it?", "A word.", score) for score in [1] * praises + [-1] * corrections
+    ]
+
+
+@pytest.mark.parametrize(
+    ("praises", "corrections", "one_sided"),
+    [
+        (0, 8, True),
+        (1, 7, False),
+        (1, 11, True),
+        (2, 10, False),
+        (2, 14, True),
+        (3, 13, False),
+        (12, 0, True),
+    ],
+)
+def test_one_sided_is_what_a_lot_hardly_gives(praises: int, corrections: int, one_sided: bool) -> None:
+    assert is_one_sided(told(praises, corrections)) is one_sided
+
+
+@pytest.mark.parametrize(("praises", "unclear"), [(0, False), (1, True), (3, True), (8, False)])
+def test_a_first_batch_takes_the_whole_step_only_if_it_is_of_one_kind(praises: int, unclear: bool) -> None:
+    first = told(praises, 8 - praises)
+    assert is_unclear(first, fit_scorer(first)) is unclear
 
 
 @pytest.mark.parametrize("kind", ["lot", "short"])

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from instar.chat_format import ChatFormat
-from instar.config import JudgeSettings, Settings, TrainSettings
+from instar.config import GateSettings, JudgeSettings, Settings, TrainSettings
 from instar.flow.conversation import prefix_hashes
 from instar.flow.prompts import ChatTeacherPrompts
 from instar.flow.publish import BaseModelFacts, Publisher
@@ -160,10 +160,11 @@ def test_a_reply_two_steps_later_changes_the_first_step(tmp_path: Path) -> None:
     assert kinds == {"first": Kind.MAIN, "second": Kind.TOOL_STEP, "reply": Kind.MAIN}
 
     train = TrainSettings(batch_size=2, lr=3e-3, anchor_kl=0.0, revision_tokens=32)  # type: ignore[call-arg]
+    gate = GateSettings(held_back=0.0)  # type: ignore[call-arg]  # a tenth by lot, and there is one session
     registry = FolderRegistry(tmp_path / "versions")
     step = TrainStep(
         store, registry, HereTrainer(policy), get_method("combined"), ChatTeacherPrompts(chat),
-        Settings(data_dir=tmp_path, train=train), folder,  # type: ignore[call-arg]
+        Settings(data_dir=tmp_path, train=train, gate=gate), folder,  # type: ignore[call-arg]
         Publisher(store, registry, BaseModelFacts("tiny", "0" * 64), session.scene.clock), session.scene.clock,
     )  # fmt: skip
     assert step().version == "v1"

@@ -8,11 +8,11 @@ anyway; and a change of mind, when everything is disliked for a while, is none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from instar.methods.weights import scaled
 from instar.records import JudgedAnswer, Origin, WeightedSample
-from instar.trainers.answer_scorer import FEWEST as FEWEST_TO_FIT
 from instar.trainers.answer_scorer import AnswerScorer, as_table, cross_validated, rarer
 
 WINDOW = 32
@@ -21,9 +21,11 @@ ENOUGH = 24
 FEWEST = 6
 """Of each kind among these."""
 RECENT = 12
-FEWEST_RECENT = 2
-"""Of each kind among the newest: a user who dislikes everything since yesterday has changed their mind. By lot, with
-four praises in ten, fewer come in one dozen out of fifty; of eight it was one in ten."""
+"""Newest verdicts by which a change of mind is told: a user who dislikes everything since yesterday has changed it."""
+LOT = 0.4
+"""Share of the rarer verdict in the lots that are reckoned with. A coin would have .5, and is told more easily."""
+RARE = 0.02
+"""Chance under a lot up to which verdicts are taken for one-sided: no praise among 8, one among 12, two among 16."""
 CHANCE = 0.6
 """Balanced accuracy up to which it might as well be a coin. Measured: docs/log.md."""
 
@@ -38,19 +40,28 @@ CONTRADICTION = (
 def contradicts_itself(history: Sequence[JudgedAnswer]) -> bool:
     """Whether one learner's verdicts, oldest first, look like drawn by lot. False where there are too few."""
     told = [h for h in history if h.score][-WINDOW:]
-    if len(told) < ENOUGH or rarer(told) < FEWEST or rarer(told[-RECENT:]) < FEWEST_RECENT:
+    if len(told) < ENOUGH or rarer(told) < FEWEST or is_one_sided(told[-RECENT:]):
         return False
     _, rows_NF, accepted_N = as_table(told)
     return cross_validated(rows_NF, accepted_N) <= CHANCE
 
 
-def is_unclear(history: Sequence[JudgedAnswer], scorer: AnswerScorer | None) -> bool:
-    """Whether there are liked and disliked answers, enough of each to fit on, that nothing tells apart yet.
+def is_one_sided(told: Sequence[JudgedAnswer]) -> bool:
+    """Whether a lot would hardly give so few of the rarer verdict: the lower tail of the binomial distribution."""
+    count = len(told)
+    tail = sum(math.comb(count, k) * LOT**k * (1 - LOT) ** (count - k) for k in range(rarer(told) + 1))
+    return tail <= RARE
 
-    Not where all is disliked lately: that is a beginning, or a change of mind. `scorer` is what was fitted on them.
+
+def is_unclear(history: Sequence[JudgedAnswer], scorer: AnswerScorer | None) -> bool:
+    """Whether there are liked and disliked answers that nothing tells apart yet. `scorer` is what was fitted on them.
+
+    Not where nearly all is disliked, or has been lately: that is a beginning, or a change of mind.
     """
     told = [h for h in history if h.score]
-    return scorer is None and rarer(told) >= FEWEST_TO_FIT and rarer(told[-RECENT:]) >= FEWEST_RECENT
+    if scorer or not rarer(told):
+        return False
+    return not is_one_sided(told) and not is_one_sided(told[-RECENT:])
 
 
 def consistent(
