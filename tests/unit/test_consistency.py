@@ -19,6 +19,7 @@ from instar.trainers.consistency import (
     contradicts_itself,
     is_one_sided,
     is_unclear,
+    praise_grew,
 )
 from instar.trainers.local import run_update, scorers_of
 from instar.trainers.policy import Policy
@@ -114,10 +115,28 @@ def test_a_beginning_and_a_change_of_mind_are_not_unclear() -> None:
     assert not any(is_unclear(v, fit_scorer(v)) for v in wishes)
 
 
-def told(praises: int, corrections: int) -> list[JudgedAnswer]:
-    return [
-        JudgedAnswer("ann", "What is it?", "A word.", score) for score in [1] * praises + [-1] * corrections
-    ]
+def told(praises: int, corrections: int, version: str = "base") -> list[JudgedAnswer]:
+    scores = [1] * praises + [-1] * corrections
+    return [JudgedAnswer("ann", "What is it?", "A word.", score, version=version) for score in scores]
+
+
+@pytest.mark.parametrize(
+    ("base", "learned", "grew"),
+    [((0, 13), (3, 1), True), ((0, 8), (0, 8), False), ((0, 13), (1, 4), False), ((3, 5), (4, 4), False),
+     ((3, 0), (0, 13), False), ((0, 8), (0, 0), False), ((6, 24), (20, 4), True)],
+)  # fmt: skip
+def test_praise_that_grew_is_what_a_lot_hardly_gives(
+    base: tuple[int, int], learned: tuple[int, int], grew: bool
+) -> None:
+    history = [*told(*base), *told(*learned, version="v2")]
+    assert praise_grew(history) is grew
+    unclear = is_unclear(history, None)
+    assert not (grew and unclear)
+
+
+def test_unclear_verdicts_are_clear_once_what_was_learned_pleases_more() -> None:
+    assert is_unclear([*told(1, 13), *told(3, 1)], None)
+    assert not is_unclear([*told(1, 13), *told(3, 1, version="v1")], None)
 
 
 @pytest.mark.parametrize(

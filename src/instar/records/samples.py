@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from instar.records.conversation import Message
 from instar.records.verdicts import Source
+from instar.records.versions import BASE
 
 
 class Origin(StrEnum):
@@ -50,13 +51,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """What a learner thought of an answer: `score` +1 or −1; `hint` are the words of a correction."""
+    """What a learner thought of an answer: `score` +1 or −1; `hint` are the words of a correction. `version` gave it."""
 
     learner: str
     question: str
     answer: str
     score: int
     hint: str | None = None
+    version: str = BASE
 
 
 @dataclass(frozen=True, slots=True)

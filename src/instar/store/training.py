@@ -224,7 +224,8 @@ def samples_of(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
 
 def _judged_answer(turn: Turn, row: AnyRow) -> JudgedAnswer:
     question = last_user_text(turn.messages)
-    return JudgedAnswer(turn.learner, question, _without_calls(turn.answer), row.score, row.hint)
+    answer = _without_calls(turn.answer)
+    return JudgedAnswer(turn.learner, question, answer, row.score, row.hint, turn.version)
 
 
 def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:

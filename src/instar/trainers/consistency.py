@@ -4,6 +4,9 @@ Liked and disliked answers that nothing tells apart are what reactions by lot lo
 is tested on them by cross-validation, and where it does no better than a coin, they are taken for contradictory. A wish
 that the head's features do not show at all would look the same, so edits, which say what they want, are learned from
 anyway; and a change of mind, when everything is disliked for a while, is none.
+
+Before there are enough for that, a whole step is taken only where something speaks against a lot: nearly all answers were
+disliked, the head tells them apart, or versions that learned are praised more than base was.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from instar.flow.evidence import fisher
 from instar.methods.weights import scaled
-from instar.records import JudgedAnswer, Origin, WeightedSample
+from instar.records import BASE, JudgedAnswer, Origin, WeightedSample
 from instar.trainers.answer_scorer import AnswerScorer, as_table, cross_validated, rarer
 
 WINDOW = 32
@@ -53,15 +57,25 @@ def is_one_sided(told: Sequence[JudgedAnswer]) -> bool:
     return tail <= RARE
 
 
+def praise_grew(told: Sequence[JudgedAnswer]) -> bool:
+    """Whether base was praised less than the versions that learned are: by Fisher's exact test, one-sided."""
+    good, bad, good_of_base, bad_of_base = (
+        sum(h.score == score and (h.version == BASE) is of_base for h in told)
+        for of_base in (False, True)
+        for score in (1, -1)
+    )
+    return fisher(good_of_base, bad_of_base, good, bad) <= RARE
+
+
 def is_unclear(history: Sequence[JudgedAnswer], scorer: AnswerScorer | None) -> bool:
-    """Whether there are liked and disliked answers that nothing tells apart yet. `scorer` is what was fitted on them.
+    """Whether there are liked and disliked answers that might as well be a lot. `scorer` is what was fitted on them.
 
     Not where nearly all is disliked, or has been lately: that is a beginning, or a change of mind.
     """
     told = [h for h in history if h.score]
     if scorer or not rarer(told):
         return False
-    return not is_one_sided(told) and not is_one_sided(told[-RECENT:])
+    return not (is_one_sided(told) or is_one_sided(told[-RECENT:]) or praise_grew(told))
 
 
 def consistent(
