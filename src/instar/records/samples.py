@@ -51,7 +51,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """What a learner thought of an answer: `score` +1 or −1; `hint` are the words of a correction. `version` gave it."""
+    """What a learner thought of an answer of `version`: `score` +1 or −1; `hint` are the words of a correction."""
 
     learner: str
     question: str

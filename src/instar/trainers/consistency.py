@@ -5,8 +5,8 @@ is tested on them by cross-validation, and where it does no better than a coin, 
 that the head's features do not show at all would look the same, so edits, which say what they want, are learned from
 anyway; and a change of mind, when everything is disliked for a while, is none.
 
-Before there are enough for that, a whole step is taken only where something speaks against a lot: nearly all answers were
-disliked, the head tells them apart, or versions that learned are praised more than base was.
+Before there are enough for that, a whole step is taken only where something speaks against a lot: nearly all answers
+were disliked, the head tells them apart, or versions that learned are praised more than base was.
 """
 
 from __future__ import annotations
