@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from instar.chat_format import ChatFormat
 from instar.errors import EngineError, RequestError
@@ -24,6 +24,9 @@ from instar.records import Caller, Message, Sampling, Turn, TurnOutcome, TurnSta
 from instar.runtime import Clock, new_id
 
 T = TypeVar("T")
+
+ToolChoice = Literal["auto", "none", "required"] | dict[str, str]
+"""A dict names the one function to call: `{"name": …}`."""
 
 OPTED_OUT = "opted_out"
 SIDE = "side"
@@ -53,28 +56,56 @@ class ChatRequest:
     side: bool = False
     session_id: str | None = None
     tools: list[Any] | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    response_schema: dict[str, Any] | None = None
+    """JSON schema that the whole answer must obey; `{"type": "object"}` for any JSON object."""
     params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of one tool call of an answer. `id` and `name` come once, with the first piece; `arguments` is JSON text
+    that adds up over the pieces."""
+
+    index: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of one choice, with the tokens that make it. Text may lag behind tokens."""
+    """Some text of one choice, with the tokens that make it. Text may lag behind tokens.
+
+    `text` is what the user is to read; `reasoning` what the model thought aloud; `calls` tools that it calls.
+    """
 
     choice: int
     text: str
     ids: list[int]
     logprobs: list[float]
     top: list[list[tuple[int, float]]] | None = None
+    reasoning: str = ""
+    calls: tuple[CallPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A choice is complete and, on receipt of this, durably recorded."""
+    """A choice is complete and, on receipt of this, durably recorded.
+
+    `message` is the answer in OpenAI's shape: role, content, and reasoning_content and tool_calls where there are any.
+    `finish_reason` is stop, length or tool_calls.
+    """
 
     choice: int
     finish_reason: str
     response_tokens: int
-    text: str
+    message: Message
+
+    @property
+    def text(self) -> str:
+        return self.message.get("content") or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +237,7 @@ class ServeTurn:
             await self._close(serving, turn, seen, text.text, TurnStatus.CANCELLED)
             raise
         await self._close(serving, turn, seen, text.text, TurnStatus.DONE)
-        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), text.text)
+        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), _message(text.text))
 
     async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncGenerator[TokenChunk, None]:
         """Samples; if a restarted engine lost the version, loads it and begins anew, once, before any token."""
@@ -224,7 +255,7 @@ class ServeTurn:
             await self._versions.reload(serving.version)
 
     async def _close(self, serving: Serving, turn: Turn, seen: _Seen, text: str, status: TurnStatus) -> None:
-        answer: Message = {"role": "assistant", "content": text}
+        answer = _message(text)
         done = status is TurnStatus.DONE
         outcome = TurnOutcome(
             status=status,
@@ -252,6 +283,10 @@ class _Seen:
         self.ids += chunk.ids
         self.logprobs += chunk.logprobs
         self.finish_reason = chunk.finish_reason or self.finish_reason
+
+
+def _message(text: str) -> Message:
+    return {"role": "assistant", "content": text}
 
 
 def _stream(engine: Engine, serving: Serving, sampling: Sampling) -> Any:
