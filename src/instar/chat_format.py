@@ -22,6 +22,14 @@ from instar.errors import ModelError, RequestError
 from instar.records import Message
 
 
+RAW = "instar_raw"
+"""Key of a message whose text is a prompt to be continued as it is, without the chat template."""
+
+
+def is_raw(messages: Sequence[Message]) -> bool:
+    return len(messages) == 1 and messages[0].get(RAW) is True
+
+
 def text_of(content: Any) -> str:
     """The text of a message's content: a string, None, or a list of text parts.
 
@@ -147,6 +155,8 @@ class ChatFormat:
         they are spliced in as they were, because encoding text again may give other ids than were sampled.
         An answer whose place in the rendered text is not clean (no special token right behind it) is encoded.
         """
+        if is_raw(messages):
+            return self.encode_raw(text_of(messages[0].get("content")))
         marks = {i: f"\u27e6{secrets.token_hex(12)}\u27e7" for i in (served or {})}
         marked = [{**m, "content": marks[i]} if i in marks else m for i, m in enumerate(messages)]
         text = self.render(marked, tools=tools)
@@ -171,6 +181,12 @@ class ChatFormat:
         ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
         return ids
 
+    def encode_raw(self, text: str) -> list[int]:
+        """Ids of a text that stands alone: with the tokens that the model's tokenizer puts around one."""
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=True).ids
+        return ids
+
     def encode_answer(self, text: str) -> list[int]:
         """Ids of an answer as the model would have sampled it, stop token included."""
         return [*self.encode(text), self.stop_ids[0]]
@@ -184,6 +200,17 @@ class ChatFormat:
         """One token as text, special tokens included; bytes of a broken character show as U+FFFD."""
         text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
         return text
+
+    def written_out(self, ids: Sequence[int]) -> str:
+        """Text with special tokens, so that encoding it gives the like of these ids again."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this."""
+        size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        return size
 
     def decoder(self) -> StreamDecoder:
         return StreamDecoder(self._tokenizer)

@@ -190,6 +190,15 @@ class Settings(Group):
     max_tokens: int = Field(1024, ge=1, description="answer length when the client names none")
     temperature: float = Field(0.7, ge=0, le=2, description="sampling temperature when the client names none")
     max_body_bytes: int = Field(16 * 2**20, ge=1024, description="largest request that is read")
+    ping_s: float = Field(
+        10.0, gt=0, description="seconds of silence in a streamed answer after which an empty piece is sent"
+    )
+    cors_origins: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
+        (),
+        description="web pages that may call this server from a browser, such as `https://chat.home`; '*' for all",
+    )
+    tls_cert: Path | None = Field(None, description="certificate file (PEM, whole chain): serves HTTPS")
+    tls_key: Path | None = Field(None, description="its private key file (PEM)")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="how much the logs tell"
     )

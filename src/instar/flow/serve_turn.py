@@ -60,6 +60,8 @@ class ChatRequest:
     parallel_tool_calls: bool = True
     response_schema: dict[str, Any] | None = None
     """JSON schema that the whole answer must obey; `{"type": "object"}` for any JSON object."""
+    prompt_ids: list[int] | None = None
+    """Ids that are continued as they are, in place of `messages`, which then say the same in words for the record."""
     params: dict[str, Any] = field(default_factory=dict)
 
 
@@ -95,13 +97,14 @@ class Ended:
     """A choice is complete and, on receipt of this, durably recorded.
 
     `message` is the answer in OpenAI's shape: role, content, and reasoning_content and tool_calls where there are any.
-    `finish_reason` is stop, length or tool_calls.
+    `finish_reason` is stop, length or tool_calls; `stop_string` the one of the client's that ended it.
     """
 
     choice: int
     finish_reason: str
     response_tokens: int
     message: Message
+    stop_string: str | None = None
 
     @property
     def text(self) -> str:
@@ -159,6 +162,25 @@ class ServeTurn:
             finally:
                 await self._cancel_unended(serving)
 
+    async def count_tokens(self, request: ChatRequest, caller: Caller) -> int:
+        """Length of the prompt that this request would be answered from. Nothing is recorded."""
+        return len(await self._in_thread(self._prompt_of, request, caller))
+
+    def _prompt_of(self, request: ChatRequest, caller: Caller) -> list[int]:
+        where = self._place(request, caller, new_id("turn"), self._clock.now())
+        return self._encode(request, where)
+
+    def _place(self, request: ChatRequest, caller: Caller, turn_id: str, now: float) -> Place:
+        return place(
+            self._store,
+            caller,
+            request.messages,
+            turn_id=turn_id,
+            now=now,
+            explicit_session=request.session_id,
+            side=request.side,
+        )
+
     async def _begin(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
         opening = asyncio.ensure_future(self._in_thread(self._open, request, caller, version))
         try:
@@ -178,15 +200,7 @@ class ServeTurn:
         """Runs in a thread: everything here grows with the prompt or waits for the disk."""
         now = self._clock.now()
         turn_ids = [new_id("turn") for _ in range(request.n)]
-        where = place(
-            self._store,
-            caller,
-            request.messages,
-            turn_id=turn_ids[0],
-            now=now,
-            explicit_session=request.session_id,
-            side=request.side,
-        )
+        where = self._place(request, caller, turn_ids[0], now)
         prompt_ids = self._encode(request, where)
         room = self._chat.context_length - len(prompt_ids)
         if room < 1:
@@ -205,6 +219,8 @@ class ServeTurn:
         return Serving(replace(request, sampling=sampling), turns, prompt_ids, version)
 
     def _encode(self, request: ChatRequest, where: Place) -> list[int]:
+        if request.prompt_ids is not None:
+            return request.prompt_ids
         served = {
             i: turn.response_ids
             for i, turn in where.served.items()
@@ -237,7 +253,7 @@ class ServeTurn:
             await self._close(serving, turn, seen, text.text, TurnStatus.CANCELLED)
             raise
         await self._close(serving, turn, seen, text.text, TurnStatus.DONE)
-        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), _message(text.text))
+        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), _message(text.text), text.stop_string)
 
     async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncGenerator[TokenChunk, None]:
         """Samples; if a restarted engine lost the version, loads it and begins anew, once, before any token."""

@@ -1,8 +1,12 @@
-"""Errors as an OpenAI client expects them: one shape, the right status, and what to do."""
+"""Errors as a client expects them: one shape, the right status, and what to do.
+
+The shape is OpenAI's; under `/v1/messages` it is Anthropic's.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -40,8 +44,27 @@ def describe(error: InstarError) -> tuple[int, dict[str, Any], dict[str, str]]:
             return 502, error_body(str(error), "server_error", "engine_error"), {}
 
 
-def error_response(error: InstarError) -> JSONResponse:
-    status, body, headers = describe(error)
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_error(status: int, body: dict[str, Any]) -> dict[str, Any]:
+    """An error body of ours in Anthropic's shape."""
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}}
+
+
+def _response(
+    request: Request, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    if request.url.path.startswith("/v1/messages"):
+        body = anthropic_error(status, body)
     return JSONResponse(body, status_code=status, headers=headers)
 
 
@@ -63,24 +86,24 @@ def from_validation(error: ValidationError) -> RequestError:
 def install(app: FastAPI) -> None:
     """Every way in which a request can end badly, in the one shape. The last one is a boundary."""
 
-    async def ours(_: Request, error: Exception) -> Response:
+    async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, InstarError)
-        return error_response(error)
+        return _response(request, *describe(error))
 
-    async def http(_: Request, error: Exception) -> Response:
+    async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         kind = "invalid_request_error" if error.status_code < 500 else "server_error"
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
         hint = " The API lives under /v1." if error.status_code == 404 else ""
         body = error_body(f"{error.detail}.{hint}", kind, code)
-        return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+        return _response(request, error.status_code, body, error.headers)
 
-    async def unexpected(_: Request, error: Exception) -> Response:
+    async def unexpected(request: Request, error: Exception) -> Response:
         log.error("request_failed", error=repr(error), exc_info=error)
         body = error_body(
             "Something went wrong inside Instar; its log says what.", "server_error", "internal"
         )
-        return JSONResponse(body, status_code=500)
+        return _response(request, 500, body)
 
     app.add_exception_handler(InstarError, ours)
     app.add_exception_handler(HTTPException, http)

@@ -29,18 +29,19 @@ class KeyRing:
 
     def caller(self, request: Request) -> Caller:
         """Raises RequestError 401. Compares in constant time."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
+        given = _given_keys(request)
+        if not given:
             raise RequestError(
-                "No API key. Send the header `Authorization: Bearer <key>`; `instar serve` prints the key.",
+                "No API key. Send the header `Authorization: Bearer <key>` or `X-Api-Key: <key>`; "
+                "`instar serve` prints the key.",
                 status=401,
                 code="missing_api_key",
                 kind="authentication_error",
             )
-        digest = _digest(given.strip())
-        for known, caller in self.digests.items():
-            if hmac.compare_digest(known, digest):
-                return caller
+        for digest in map(_digest, given):
+            for known, caller in self.digests.items():
+                if hmac.compare_digest(known, digest):
+                    return caller
         raise RequestError(
             "This API key is not known. `instar serve` prints the right one; it is kept in the data folder's "
             "file `api_key`.",
@@ -48,6 +49,13 @@ class KeyRing:
             code="invalid_api_key",
             kind="authentication_error",
         )
+
+
+def _given_keys(request: Request) -> list[str]:
+    """As OpenAI's clients send it, and as Anthropic's do. A proxy may have filled one of the two with its own."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return [key for key in (bearer, request.headers.get("x-api-key", "").strip()) if key]
 
 
 def _digest(key: str) -> str:

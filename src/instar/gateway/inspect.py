@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import ArtifactError, RequestError
 from instar.flow.story import learned_from, state_of, waiting_version
-from instar.gateway.chat import version_of
+from instar.gateway.asking import version_of
 from instar.gateway.guard import KeyRing, parse, read_body
 from instar.gateway.schemas import FeedbackBody, RollbackBody
 from instar.gateway.versions import VersionKeeper
