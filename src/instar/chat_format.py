@@ -21,7 +21,6 @@ from tokenizers.decoders import DecodeStream
 from instar.errors import ModelError, RequestError
 from instar.records import Message
 
-
 RAW = "instar_raw"
 """Key of a message whose text is a prompt to be continued as it is, without the chat template."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from instar import __version__
 from instar.chat_format import ChatFormat
@@ -15,11 +16,27 @@ from instar.config import Settings
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway import errors
 from instar.gateway.chat import ChatApi
+from instar.gateway.completions import CompletionsApi
 from instar.gateway.guard import KeyRing
 from instar.gateway.inspect import InspectApi
+from instar.gateway.messages.api import MessagesApi
+from instar.gateway.responses.api import ResponsesApi
 from instar.gateway.versions import VersionKeeper
 from instar.ports import Engine, Registry, Store
 from instar.runtime import Clock
+
+
+def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
+    """Let web pages of these origins call from a browser. They still need the key; cookies play no part."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            allow_private_network=True,
+            expose_headers=["x-instar-turn", "x-instar-version", "retry-after"],
+        )
 
 
 def build_app(
@@ -58,6 +75,10 @@ def build_app(
         openapi_url=None,
     )
     errors.install(app)
+    allow_origins(app, settings.cors_origins)
     app.include_router(ChatApi(serve_turn, keys, settings, chat.token_text).router)
+    app.include_router(CompletionsApi(serve_turn, keys, settings, chat).router)
+    app.include_router(ResponsesApi(serve_turn, store, keys, settings).router)
+    app.include_router(MessagesApi(serve_turn, keys, settings).router)
     app.include_router(InspectApi(store, registry, engine, versions, keys, settings, clock, processes).router)
     return app

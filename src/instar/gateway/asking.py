@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
 
+from instar.config import Settings
 from instar.errors import RequestError
+from instar.flow.serve_turn import ChatRequest
 from instar.gateway.guard import parse, read_body
-from instar.records import BASE
+from instar.records import BASE, Sampling
 
 SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session_id")
 PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
@@ -25,6 +28,32 @@ async def read(request: Request, model: type[M], limit_bytes: int) -> M:
     if len(raw) > PARSE_IN_THREAD_ABOVE:
         return await asyncio.to_thread(parse, raw, model)
     return parse(raw, model)
+
+
+def request_body(model: type[BaseModel]) -> dict[str, Any]:
+    """How a route describes its body to readers of the OpenAPI document."""
+    return {"content": {"application/json": {"schema": model.model_json_schema()}}, "required": True}
+
+
+def sampling_of(
+    settings: Settings,
+    *,
+    max_tokens: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    seed: int | None = None,
+    stop: Sequence[str] = (),
+    top_logprobs: int = 0,
+) -> Sampling:
+    """What the client leaves out is the settings' business."""
+    return Sampling(
+        max_tokens=max_tokens or settings.max_tokens,
+        temperature=settings.temperature if temperature is None else temperature,
+        top_p=1.0 if top_p is None else top_p,
+        seed=seed,
+        stop=tuple(stop),
+        top_logprobs=top_logprobs,
+    )
 
 
 def version_of(model: str, served_name: str) -> str | None:
@@ -42,18 +71,27 @@ def version_of(model: str, served_name: str) -> str | None:
     return version if at else None
 
 
-def session_of(request: Request, *fields: Any) -> str | None:
-    """The session that the client names, by a header or else by the first of these fields of its body."""
-    for header in SESSION_HEADERS:
-        if value := request.headers.get(header):
-            return value
-    return next((value for value in fields if isinstance(value, str) and value), None)
+def as_sent(
+    asked: ChatRequest,
+    request: Request,
+    settings: Settings,
+    *,
+    model: str,
+    metadata: Mapping[str, Any] | None,
+    sessions: Sequence[Any] = (),
+) -> ChatRequest:
+    """`asked`, with what stands in the same place on every surface: version, session, whether it is learned from.
 
-
-def wants_learning(request: Request, metadata: Mapping[str, Any] | None) -> bool:
-    said = request.headers.get("x-instar-learn", (metadata or {}).get("instar_learn", "on"))
-    return str(said).lower() not in {"off", "false", "0", "no"}
-
-
-def is_side(request: Request) -> bool:
-    return request.headers.get("x-turn-type", "").lower() == "side"
+    A session is named by a header, or else by the first of `sessions` (fields of the body), or by
+    `metadata.session_id`.
+    """
+    metadata = metadata or {}
+    named = [*map(request.headers.get, SESSION_HEADERS), *sessions, metadata.get("session_id")]
+    learn = request.headers.get("x-instar-learn", metadata.get("instar_learn", "on"))
+    return replace(
+        asked,
+        version=version_of(model, settings.served_name),
+        session_id=next((name for name in named if isinstance(name, str) and name), None),
+        learn=str(learn).lower() not in {"off", "false", "0", "no"},
+        side=request.headers.get("x-turn-type", "").lower() == "side",
+    )

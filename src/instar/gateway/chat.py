@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn, Serving
-from instar.gateway.asking import is_side, read, session_of, version_of, wants_learning
+from instar.gateway.asking import as_sent, read, request_body, sampling_of
 from instar.gateway.errors import error_event
 from instar.gateway.guard import KeyRing
 from instar.gateway.openai_shape import head, usage
@@ -35,13 +35,12 @@ class ChatApi:
     router: APIRouter = field(default_factory=APIRouter)
 
     def __post_init__(self) -> None:
-        schema = {"content": {"application/json": {"schema": ChatBody.model_json_schema()}}, "required": True}
         self.router.add_api_route(
             "/v1/chat/completions",
             self.complete,
             methods=["POST"],
             summary="Answer a conversation, streaming or not",
-            openapi_extra={"requestBody": schema},
+            openapi_extra={"requestBody": request_body(ChatBody)},
         )
 
     async def complete(self, request: Request) -> Response:
@@ -54,28 +53,29 @@ class ChatApi:
         return await unless_client_leaves(request, self._collect(events, body))
 
     def _to_request(self, body: ChatBody, request: Request) -> ChatRequest:
-        metadata = body.metadata or {}
         sampling = self._sampling(body)
-        return ChatRequest(
+        asked = ChatRequest(
             messages=body.chat_messages(),
             sampling=sampling,
             n=body.n or 1,
-            version=version_of(body.model, self.settings.served_name),
-            learn=wants_learning(request, metadata),
-            side=is_side(request),
-            session_id=session_of(
-                request, body.prompt_cache_key, body.session_id, metadata.get("session_id")
-            ),
             tools=body.tools if body.tool_choice != "none" else None,
             params={"temperature": sampling.temperature, "top_p": body.top_p, "seed": body.seed},
         )
+        return as_sent(
+            asked,
+            request,
+            self.settings,
+            model=body.model,
+            metadata=body.metadata,
+            sessions=(body.prompt_cache_key, body.session_id),
+        )
 
     def _sampling(self, body: ChatBody) -> Sampling:
-        most = body.max_completion_tokens or body.max_tokens or self.settings.max_tokens
-        return Sampling(
-            max_tokens=most,
-            temperature=self.settings.temperature if body.temperature is None else body.temperature,
-            top_p=1.0 if body.top_p is None else body.top_p,
+        return sampling_of(
+            self.settings,
+            max_tokens=body.max_completion_tokens or body.max_tokens,
+            temperature=body.temperature,
+            top_p=body.top_p,
             seed=body.seed,
             stop=body.stops(),
             top_logprobs=(body.top_logprobs or 0) if body.logprobs else 0,

@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import ArtifactError, RequestError
 from instar.flow.story import learned_from, state_of, waiting_version
-from instar.gateway.asking import version_of
+from instar.gateway.asking import request_body, version_of
 from instar.gateway.guard import KeyRing, parse, read_body
 from instar.gateway.schemas import FeedbackBody, RollbackBody
 from instar.gateway.versions import VersionKeeper
@@ -65,14 +64,14 @@ class InspectApi:
             self.roll_back,
             methods=["POST"],
             summary="Take the version in force back: serve its parent, or the one named",
-            openapi_extra={"requestBody": _body_of(RollbackBody)},
+            openapi_extra={"requestBody": request_body(RollbackBody)},
         )
         add(
             "/v1/feedback",
             self.feedback,
             methods=["POST"],
             summary="Judge an answer yourself",
-            openapi_extra={"requestBody": _body_of(FeedbackBody)},
+            openapi_extra={"requestBody": request_body(FeedbackBody)},
         )
 
     async def health(self) -> Response:
@@ -275,10 +274,6 @@ class InspectApi:
         )
         await asyncio.to_thread(self.store.add_feedback, state)
         return JSONResponse({"turn": body.turn, "recorded": True})
-
-
-def _body_of(model: type[BaseModel]) -> dict[str, Any]:
-    return {"content": {"application/json": {"schema": model.model_json_schema()}}, "required": True}
 
 
 def _state(row: dict[str, Any], active: str, decisions: Sequence[Decision]) -> dict[str, str]:

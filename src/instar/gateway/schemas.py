@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
+from instar.chat_format import RAW
 from instar.records import Message
 
 MAX_N = 8
 MAX_MESSAGES = 10_000
+
+
+T = TypeVar("T")
+TextOr = Annotated[
+    Annotated[str, Tag("text")] | Annotated[T, Tag("list")],
+    Discriminator(lambda value: "text" if isinstance(value, str) else "list"),
+]
+"""A text or a list of things. What is wrong with one of the things is told of that, not of its not being a text."""
 
 
 class Loose(BaseModel):
@@ -39,25 +48,25 @@ class ResponseFormat(Loose):
     type: str = "text"
 
 
-class ChatBody(Loose):
-    """`POST /v1/chat/completions`."""
+ModelName = Annotated[str, Field(max_length=200)]
+TokenLimit = Annotated[int, Field(ge=1, le=1_000_000)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+StopString = Annotated[str, Field(max_length=500)]
 
-    model: Annotated[str, Field(max_length=200)] = "instar"
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+
+class CompletionFields(Loose):
+    """What OpenAI's chat completions and its older completions share."""
+
+    model: ModelName = "instar"
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    max_tokens: TokenLimit | None = None
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = 1
-    logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=128)] | None = None
-    tool_choice: Any = None
-    response_format: ResponseFormat | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -73,12 +82,32 @@ class ChatBody(Loose):
         return value
 
     @model_validator(mode="after")
-    def _only_what_works(self) -> ChatBody:
+    def _as_sampled(self) -> Self:
         """Refuse what would silently not be done."""
         if self.frequency_penalty or self.presence_penalty:
             raise ValueError("frequency_penalty and presence_penalty are not supported; leave them out")
         if self.logit_bias:
             raise ValueError("logit_bias is not supported; leave it out")
+        return self
+
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+class ChatBody(CompletionFields):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: TokenLimit | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=128)] | None = None
+    tool_choice: Any = None
+    response_format: ResponseFormat | None = None
+
+    @model_validator(mode="after")
+    def _only_what_works(self) -> Self:
+        """Refuse what would silently not be done."""
         if self.response_format is not None and self.response_format.type != "text":
             raise ValueError("response_format other than text is not supported yet")
         if self.tools and self.tool_choice not in (None, "auto", "none"):
@@ -89,10 +118,7 @@ class ChatBody(Loose):
 
     def chat_messages(self) -> list[Message]:
         """The messages as the client sent them, without fields that it left out."""
-        return [m.model_dump(exclude_unset=True) for m in self.messages]
-
-    def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return [m.model_dump(exclude_unset=True, exclude={RAW}) for m in self.messages]
 
 
 class FeedbackBody(Loose):

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: what comes in (`body`), what goes out (`output`), and the route between (`api`)."""
