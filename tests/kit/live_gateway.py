@@ -84,6 +84,20 @@ class Live:
 
 
 @asynccontextmanager
+async def listening(app: Any) -> AsyncIterator[str]:
+    """Serves an application on a free port; gives its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+        listener.close()
+
+
+@asynccontextmanager
 async def live_gateway(
     folder: Path,
     script: Callable[[str, str], str] | None = None,
@@ -97,18 +111,13 @@ async def live_gateway(
     registry = FolderRegistry(made.versions_dir)
     engine = FakeEngine(chat, script)
     app = build_app(made, store, registry, engine, chat, SystemClock(), KEY, BASE_SHA256, dict)
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
-    running = asyncio.create_task(server.serve(sockets=[listener]))
     headers = {"authorization": f"Bearer {KEY}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20, trust_env=False) as http:
+    async with (
+        listening(app) as url,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=20, trust_env=False) as http,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as sdk,
+    ):
         while (await http.get("/ready")).status_code != 200:
             await asyncio.sleep(0.02)
-        sdk = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
         yield Live(url, store, registry, engine, http, sdk, made, app)
-        await sdk.close()
-    server.should_exit = True
-    await running
-    listener.close()
     store.close()

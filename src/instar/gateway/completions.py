@@ -20,7 +20,7 @@ from instar.chat_format import RAW, ChatFormat
 from instar.config import Settings
 from instar.errors import InstarError, RequestError
 from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn
-from instar.gateway.asking import read, request_body, sampling_of
+from instar.gateway.asking import as_sent, read, request_body, sampling_of
 from instar.gateway.errors import error_event
 from instar.gateway.guard import KeyRing
 from instar.gateway.openai_shape import head, usage

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.serve_turn import ChatRequest, Piece, ServeTurn, Serving
-from instar.gateway.asking import read, request_body, sampling_of
+from instar.gateway.asking import as_sent, read, request_body, sampling_of
 from instar.gateway.guard import KeyRing
 from instar.gateway.messages.body import CountBody, MessagesBody
 from instar.gateway.messages.output import PING, MessageBuilder, failed

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import InstarError, RequestError
 from instar.flow.serve_turn import ChatRequest, Piece, ServeTurn
-from instar.gateway.asking import read, request_body, sampling_of
+from instar.gateway.asking import as_sent, read, request_body, sampling_of
 from instar.gateway.guard import KeyRing
 from instar.gateway.responses.body import ResponsesBody
 from instar.gateway.responses.output import ResponseBuilder

@@ -180,7 +180,7 @@ class ResponseBuilder:
     def _lifecycle(self, name: str) -> Event:
         return self._event(name, {}, response=self.response())
 
-    def _event(self, name: str, where: dict[str, Any], **more: Any) -> Event:
+    def _event(self, name: str, where: dict[str, Any], /, **more: Any) -> Event:
         self._number += 1
         return {"type": f"response.{name}", "sequence_number": self._number, **where, **more}
 
