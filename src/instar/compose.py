@@ -114,6 +114,8 @@ def run_gateway(settings: Settings, state: RunState) -> None:
         timeout_graceful_shutdown=25,
         timeout_keep_alive=75,
         h11_max_incomplete_event_size=64 * 1024,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
     )
     listener = state.listener()
     with closing(store):

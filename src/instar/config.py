@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -175,6 +176,10 @@ class GateSettings(Group):
     )
 
 
+FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+"""As seen from where the command was started, or by its whole name."""
+
+
 class Settings(Group):
     data_dir: Path = Field(description="where everything is kept")
     host: str = Field("127.0.0.1", description="address to listen on")
@@ -197,8 +202,8 @@ class Settings(Group):
         (),
         description="web pages that may call this server from a browser, such as `https://chat.home`; '*' for all",
     )
-    tls_cert: Path | None = Field(None, description="certificate file (PEM, whole chain): serves HTTPS")
-    tls_key: Path | None = Field(None, description="its private key file (PEM)")
+    tls_cert: FilePath | None = Field(None, description="certificate file (PEM, whole chain): serves HTTPS")
+    tls_key: FilePath | None = Field(None, description="its private key file (PEM)")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="how much the logs tell"
     )
@@ -206,6 +211,12 @@ class Settings(Group):
     judge: JudgeSettings = JudgeSettings()  # type: ignore[call-arg]
     train: TrainSettings = TrainSettings()  # type: ignore[call-arg]
     gate: GateSettings = GateSettings()  # type: ignore[call-arg]
+
+    @model_validator(mode="after")
+    def _certificate_and_key_go_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("`tls_cert` and `tls_key` go together; set both or neither")
+        return self
 
     @model_validator(mode="after")
     def _not_its_own_judge(self) -> Self:
