@@ -39,9 +39,11 @@ def test_serves_https_on_all_addresses_and_its_own_commands_find_it(
 
         port = int(ours.url.rpartition(":")[2])
         authority = ssl.create_default_context(cafile=str(tmp_path / "tls" / "authority.pem"))
-        with socket.create_connection(("127.0.0.1", port)) as plain:
-            with authority.wrap_socket(plain, server_hostname="instar.home") as secure:
-                assert secure.version() in {"TLSv1.2", "TLSv1.3"}
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            authority.wrap_socket(plain, server_hostname="instar.home") as secure,
+        ):
+            assert secure.version() in {"TLSv1.2", "TLSv1.3"}
         with pytest.raises(UserError, match="CERTIFICATE_VERIFY_FAILED"):
             Server(ours.url, KEY).get("/v1/status")
         certificate(tmp_path / "tls")  # another one: whoever serves the old one is not us

@@ -8,14 +8,17 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from instar.config import Settings, load_settings
 from instar.errors import ConfigError
 from instar.workers import preflight
 from instar.workers.state import RunState, load_state, save_state, write_private
 from instar.workers.supervisor import make_state
+from tests.kit.certificates import certificate
 
 
 @pytest.fixture
