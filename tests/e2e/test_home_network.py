@@ -44,10 +44,15 @@ def test_serves_https_on_all_addresses_and_its_own_commands_find_it(
             authority.wrap_socket(plain, server_hostname="instar.home") as secure,
         ):
             assert secure.version() in {"TLSv1.2", "TLSv1.3"}
-        with pytest.raises(UserError, match="CERTIFICATE_VERIFY_FAILED"):
-            Server(ours.url, KEY).get("/v1/status")
+        elsewhere = Server(f"https://localhost:{port}", KEY)
+        with pytest.raises(UserError, match="is not trusted"):
+            elsewhere.get("/v1/status")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls" / "authority.pem"))
+        assert elsewhere.get("/v1/status")["active_version"] == "base"
+        with pytest.raises(UserError, match="is not trusted"):
+            Server(ours.url, KEY).get("/v1/status")  # 127.0.0.1 is not its name
         certificate(tmp_path / "tls")  # another one: whoever serves the old one is not us
-        with pytest.raises(UserError, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(UserError, match="is not trusted"):
             ours.get("/v1/status")
         with pytest.raises(httpx.HTTPError):
             httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False)

@@ -7,11 +7,11 @@ from pathlib import Path
 import trustme
 
 
-def certificate(folder: Path, name: str = "instar.home") -> dict[str, str]:
-    """A certificate of an authority that nobody knows, made out to `name`, and its key: as settings."""
+def certificate(folder: Path) -> dict[str, str]:
+    """A certificate of an authority that nobody knows, made out to two names, and its key: as settings."""
     folder.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
-    made = authority.issue_cert(name)
+    made = authority.issue_cert("instar.home", "localhost")
     cert, key = folder / "cert.pem", folder / "key.pem"
     cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
     key.write_bytes(made.private_key_pem.bytes())

@@ -47,7 +47,7 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.default
     if value is PydanticUndefined:
         return "`~/.instar`"
-    if value is None:
+    if value is None or value == ():
         return "–"
     if isinstance(value, tuple):
         return f"`{', '.join(value)}`"

@@ -44,6 +44,11 @@ class Server:
             ) as client:
                 yield client
         except httpx.ConnectError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise UserError(
+                    f"The certificate of {self.url} is not trusted ({error}). Use the name it was made for; for one "
+                    "of an authority of your own, name that in SSL_CERT_FILE."
+                ) from error
             raise NoServer(f"No server answers at {self.url}. Start one with `instar serve`.") from error
         except httpx.TimeoutException as error:
             raise UserError(f"The server at {self.url} did not answer in time.") from error
