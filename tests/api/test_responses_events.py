@@ -228,7 +228,14 @@ async def test_tools_and_their_choice_are_those_of_chats(
 @pytest.mark.parametrize(
     ("wanted", "schema"),
     [
-        ({"type": "json_schema", "name": "file", "schema": SCHEMA, "strict": True}, SCHEMA),
+        (
+            {"type": "json_schema", "name": "file", "schema": SCHEMA, "strict": True},
+            {**SCHEMA, "x-guidance": {"lenient": False}},
+        ),
+        (
+            {"type": "json_schema", "name": "file", "schema": SCHEMA},
+            {**SCHEMA, "x-guidance": {"lenient": True}},
+        ),
         ({"type": "json_object"}, {"type": "object"}),
         ({"type": "text"}, None),
     ],

@@ -17,6 +17,7 @@ from instar.gateway.guard import parse, read_body
 from instar.records import BASE, Sampling
 
 SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session_id")
+SESSION_FIELDS = ("prompt_cache_key", "session_id")
 PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
 
 M = TypeVar("M", bound=BaseModel)
@@ -72,21 +73,20 @@ def version_of(model: str, served_name: str) -> str | None:
 
 
 def as_sent(
-    asked: ChatRequest,
-    request: Request,
-    settings: Settings,
-    *,
-    model: str,
-    metadata: Mapping[str, Any] | None,
-    sessions: Sequence[Any] = (),
+    asked: ChatRequest, request: Request, settings: Settings, *, model: str, fields: Mapping[str, Any]
 ) -> ChatRequest:
     """`asked`, with what stands in the same place on every surface: version, session, whether it is learned from.
 
-    A session is named by a header, or else by the first of `sessions` (fields of the body), or by
-    `metadata.session_id`.
+    A session is named by a header, or else by a field of the body; `fields` are those that may, and `metadata`. Where
+    none does, that of `asked` holds.
     """
-    metadata = metadata or {}
-    named = [*map(request.headers.get, SESSION_HEADERS), *sessions, metadata.get("session_id")]
+    metadata = fields.get("metadata") or {}
+    named = [
+        *map(request.headers.get, SESSION_HEADERS),
+        *map(fields.get, SESSION_FIELDS),
+        metadata.get("session_id"),
+        asked.session_id,
+    ]
     learn = request.headers.get("x-instar-learn", metadata.get("instar_learn", "on"))
     return replace(
         asked,

@@ -61,14 +61,7 @@ class ChatApi:
             tools=body.tools if body.tool_choice != "none" else None,
             params={"temperature": sampling.temperature, "top_p": body.top_p, "seed": body.seed},
         )
-        return as_sent(
-            asked,
-            request,
-            self.settings,
-            model=body.model,
-            metadata=body.metadata,
-            sessions=(body.prompt_cache_key, body.session_id),
-        )
+        return as_sent(asked, request, self.settings, model=body.model, fields=body.session_fields())
 
     def _sampling(self, body: ChatBody) -> Sampling:
         return sampling_of(

@@ -126,14 +126,7 @@ class CompletionsApi:
                 "seed": body.seed,
             },
         )
-        return as_sent(
-            asked,
-            request,
-            self.settings,
-            model=body.model,
-            metadata=body.metadata,
-            sessions=(body.prompt_cache_key, body.session_id),
-        )
+        return as_sent(asked, request, self.settings, model=body.model, fields=body.session_fields())
 
     def _prompt(self, prompt: str | list[int]) -> tuple[str, list[int] | None]:
         """The prompt in words, and its ids where the client gave them. Raises RequestError."""

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from instar.chat_format import RAW
 from instar.records import Message
 
 MAX_N = 8
 MAX_MESSAGES = 10_000
+MAX_SCHEMA_CHARS = 100_000
 
 
 T = TypeVar("T")
 TextOr = Annotated[
-    Annotated[str, Tag("text")] | Annotated[T, Tag("list")],
-    Discriminator(lambda value: "text" if isinstance(value, str) else "list"),
+    Annotated[str, Tag("[text]")] | Annotated[T, Tag("[list]")],
+    Discriminator(lambda value: "[text]" if isinstance(value, str) else "[list]"),
 ]
 """A text or a list of things. What is wrong with one of the things is told of that, not of its not being a text."""
 
@@ -46,6 +58,22 @@ class StreamOptions(Loose):
 
 class ResponseFormat(Loose):
     type: str = "text"
+
+
+def _small(schema: dict[str, Any]) -> dict[str, Any]:
+    if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
+        raise ValueError(f"a schema has at most {MAX_SCHEMA_CHARS} characters")
+    return schema
+
+
+JsonSchema = Annotated[dict[str, Any], AfterValidator(_small)]
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises ValueError for tools that cannot be told apart."""
+    if len(set(names)) < len(names):
+        raise ValueError("two tools have the same name")
 
 
 ModelName = Annotated[str, Field(max_length=200)]
@@ -89,6 +117,10 @@ class CompletionFields(Loose):
         if self.logit_bias:
             raise ValueError("logit_bias is not supported; leave it out")
         return self
+
+    def session_fields(self) -> dict[str, Any]:
+        """What may name the session."""
+        return self.model_dump(include={"prompt_cache_key", "session_id", "metadata"}, exclude_none=True)
 
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

@@ -74,7 +74,7 @@ class MessagesApi:
             parallel_tool_calls=body.parallel_tool_calls(),
             response_schema=body.response_schema(),
         )
-        return as_sent(asked, request, self.settings, model=body.model, metadata=body.metadata)
+        return as_sent(asked, request, self.settings, model=body.model, fields={"metadata": body.metadata})
 
     def _to_request(self, body: MessagesBody, request: Request) -> ChatRequest:
         sampling = sampling_of(

@@ -11,13 +11,16 @@ from instar.flow.serve_turn import ToolChoice
 from instar.gateway.parts import AnswerParts, arguments_of, function_call, function_tool, text_from
 from instar.gateway.schemas import (
     MAX_MESSAGES,
+    JsonSchema,
     Loose,
     ModelName,
     StopString,
     Temperature,
     TextOr,
     TokenLimit,
+    ToolName,
     TopP,
+    check_names,
 )
 from instar.records import Message
 
@@ -83,9 +86,9 @@ class MessageIn(Loose):
 
 class Tool(Loose):
     type: Literal["custom"] | None = None
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: ToolName
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: JsonSchema
     strict: bool | None = None
 
 
@@ -103,7 +106,7 @@ class Choice(Loose):
 
 class JsonFormat(Loose):
     type: Literal["json_schema"]
-    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    schema_: Annotated[JsonSchema, Field(alias="schema")]
 
 
 class OutputConfig(Loose):
@@ -130,8 +133,16 @@ class CountBody(Loose):
         text_from(self.system or "", ("text",))
         if self.messages[-1].role == "assistant":
             raise ValueError("the last message must be the user's: an answer cannot be begun for the model")
-        choice = self.tool_choice
-        if choice and choice.type == "tool" and choice.name not in {tool.name for tool in self.tools or []}:
+        return self
+
+    @model_validator(mode="after")
+    def _tools_fit(self) -> Self:
+        names = [tool.name for tool in self.tools or []]
+        check_names(names)
+        choice = self.tool_choice or Choice(type="auto")
+        if choice.type == "any" and not names:
+            raise ValueError("tool_choice of type 'any' needs tools")
+        if choice.type == "tool" and choice.name not in names:
             raise ValueError(f"tool_choice names {str(choice.name)[:80]!r}, which is not among the tools")
         return self
 

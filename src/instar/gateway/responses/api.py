@@ -81,6 +81,7 @@ class ResponsesApi:
         asked = ChatRequest(
             messages=_messages(body, before),
             sampling=sampling,
+            session_id=before.session_id if before else None,
             tools=body.chat_tools() if body.tool_choice != "none" else None,
             tool_choice=body.chat_tool_choice(),
             parallel_tool_calls=body.parallel_tool_calls is not False,
@@ -92,14 +93,8 @@ class ResponsesApi:
                 INSTRUCTED: body.instructions is not None,
             },
         )
-        return as_sent(
-            asked,
-            request,
-            self.settings,
-            model=body.model,
-            metadata=body.metadata,
-            sessions=(body.prompt_cache_key, before.session_id if before else None),
-        )
+        fields = {"prompt_cache_key": body.prompt_cache_key, "metadata": body.metadata}
+        return as_sent(asked, request, self.settings, model=body.model, fields=fields)
 
     def _stream(self, begun: Begun, body: ResponsesBody) -> Response:
         builder = ResponseBuilder(begun.serving, body, self.settings.served_name)

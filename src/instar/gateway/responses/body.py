@@ -9,7 +9,18 @@ from pydantic import Field, model_validator
 
 from instar.flow.serve_turn import ToolChoice
 from instar.gateway.parts import AnswerParts, function_call, function_tool, text_from
-from instar.gateway.schemas import MAX_MESSAGES, Loose, ModelName, Temperature, TextOr, TokenLimit, TopP
+from instar.gateway.schemas import (
+    MAX_MESSAGES,
+    JsonSchema,
+    Loose,
+    ModelName,
+    Temperature,
+    TextOr,
+    TokenLimit,
+    ToolName,
+    TopP,
+    check_names,
+)
 from instar.records import Message
 
 ItemKind = Literal["message", "function_call", "function_call_output", "reasoning"]
@@ -57,9 +68,9 @@ class Item(Loose):
 
 class FunctionTool(Loose):
     type: Literal["function"]
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: ToolName
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonSchema | None = None
     strict: bool | None = None
 
 
@@ -72,7 +83,7 @@ class TextFormat(Loose):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
     description: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
     strict: bool | None = None
 
     @model_validator(mode="after")
@@ -121,13 +132,19 @@ class ResponsesBody(Loose):
             raise ValueError("prompt (a stored template) is not supported; send instructions and input")
         if self.top_logprobs or "message.output_text.logprobs" in (self.include or []):
             raise ValueError("top_logprobs are not supported here; /v1/chat/completions gives log-probs")
-        if isinstance(self.tool_choice, NamedTool):
-            self._check_named(self.tool_choice.name)
         return self
 
-    def _check_named(self, name: str) -> None:
-        if name not in {tool.name for tool in self.tools or []}:
-            raise ValueError(f"tool_choice names {name[:80]!r}, which is not among the tools")
+    @model_validator(mode="after")
+    def _tools_fit(self) -> Self:
+        names = [tool.name for tool in self.tools or []]
+        check_names(names)
+        if self.tool_choice == "required" and not names:
+            raise ValueError("tool_choice required needs tools")
+        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.name not in names:
+            raise ValueError(
+                f"tool_choice names {self.tool_choice.name[:80]!r}, which is not among the tools"
+            )
+        return self
 
     def new_messages(self) -> list[Message]:
         """What this request adds to the conversation, without the instructions."""
@@ -146,8 +163,13 @@ class ResponsesBody(Loose):
         return self.tool_choice or "auto"
 
     def response_schema(self) -> dict[str, Any] | None:
+        """What the answer must obey. Where it is not strict, what cannot be enforced is left to the model."""
         wanted = self.text.format if self.text and self.text.format else TextFormat()
-        return {"type": "object"} if wanted.type == "json_object" else wanted.schema_
+        if wanted.type == "json_object":
+            return {"type": "object"}
+        if wanted.schema_ is None:
+            return None
+        return {**wanted.schema_, "x-guidance": {"lenient": not wanted.strict}}
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
