@@ -18,10 +18,10 @@ from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn, Serving
 from instar.gateway.errors import error_event
 from instar.gateway.guard import KeyRing, parse, read_body
 from instar.gateway.schemas import ChatBody
+from instar.gateway.session_hints import session_hints, speaker
 from instar.gateway.sse import DONE, EventStream, client_left
 from instar.records import BASE, Sampling
 
-SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session_id")
 PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class ChatApi:
         raw = await read_body(request, self.settings.max_body_bytes)
         body = await _parse_body(raw)
         wanted = self._to_request(body, request)
-        events = self.serve_turn.serve(wanted, caller)
+        events = self.serve_turn.serve(wanted, speaker(caller, body.user))
         if body.stream:
             return await self._stream(request, events, body)
         return await _unless_client_leaves(request, self._collect(events, body))
@@ -61,6 +61,7 @@ class ChatApi:
     def _to_request(self, body: ChatBody, request: Request) -> ChatRequest:
         metadata = body.metadata or {}
         sampling = self._sampling(body)
+        told = session_hints(request.headers, body.session_fields())
         off = request.headers.get("x-instar-learn", metadata.get("instar_learn", "on"))
         return ChatRequest(
             messages=body.chat_messages(),
@@ -68,8 +69,9 @@ class ChatApi:
             n=body.n or 1,
             version=version_of(body.model, self.settings.served_name),
             learn=str(off).lower() not in {"off", "false", "0", "no"},
-            side=request.headers.get("x-turn-type", "").lower() == "side",
-            session_id=_session(body, request, metadata),
+            side=told.side,
+            session_id=told.session_id,
+            hints=told.hints,
             tools=body.tools if body.tool_choice != "none" else None,
             params={"temperature": sampling.temperature, "top_p": body.top_p, "seed": body.seed},
         )
@@ -195,16 +197,6 @@ def version_of(model: str, served_name: str) -> str | None:
             param="model",
         )
     return version if at else None
-
-
-def _session(body: ChatBody, request: Request, metadata: dict[str, Any]) -> str | None:
-    for header in SESSION_HEADERS:
-        if value := request.headers.get(header):
-            return value
-    for value in (body.prompt_cache_key, body.session_id, metadata.get("session_id")):
-        if isinstance(value, str) and value:
-            return value
-    return None
 
 
 def turn_headers(serving: Serving) -> dict[str, str]:

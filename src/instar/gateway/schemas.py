@@ -64,6 +64,8 @@ class ChatBody(Loose):
     metadata: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     session_id: str | None = None
+    litellm_session_id: str | None = None
+    user: str | None = None
 
     @field_validator("stop")
     @classmethod
@@ -90,6 +92,12 @@ class ChatBody(Loose):
     def chat_messages(self) -> list[Message]:
         """The messages as the client sent them, without fields that it left out."""
         return [m.model_dump(exclude_unset=True) for m in self.messages]
+
+    def session_fields(self) -> dict[str, Any]:
+        """What may name the session, as `session_hints` takes it."""
+        return self.model_dump(
+            include={"prompt_cache_key", "session_id", "litellm_session_id", "metadata"}, exclude_none=True
+        )
 
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
