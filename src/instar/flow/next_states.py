@@ -43,7 +43,8 @@ def next_states(
     if asked.what.kind is Kind.RETRY:
         return told  # whoever asks again since nothing came does not say that it was bad
     again = _regenerated(store, asked, session_id, parent)
-    return told + (again or _edited(store, asked, session_id, parent))
+    direct = index == last_answer(asked.messages)
+    return told + (again or (_edited(store, asked, session_id, parent) if direct else []))
 
 
 def _answered_to(store: Store, asked: Asked, session_id: str, parent: Turn, index: int) -> list[NextState]:
@@ -100,7 +101,7 @@ def _edited(store: Store, asked: Asked, session_id: str, parent: Turn | None) ->
 def _only_message(store: Store, asked: Asked, session_id: str) -> list[Turn]:
     """The answer to a chat's first message, if nothing was said since. An id that is no chat window's may have been
     given to several conversations."""
-    if not asked.hints.chat_id or last_answer(asked.messages) is not None:
+    if not asked.hints.chat_id:
         return []
     newest = store.newest_of(asked.caller.key_id, [session_id], 8)
     return [turn for turn in newest if turn.kind is not Kind.SIDE and turn.parent_id is None][:1]

@@ -96,6 +96,8 @@ def place(
     closed = parent is not None and bool(parent.params.get(SESSION_DONE))
     known = parent is not None or session is not None
     says = next_states(store, asked, session_id, parent, index) if known and not closed else []
+    if index != last_answer(messages):
+        parent = None  # an answer that is not ours stands between
     episode = parent.episode_id if parent and what.after_tools else None
     return Place(session_id, episode, parent, what, asked.request_hash, served, says, what.reason)
 
