@@ -107,7 +107,7 @@ MARKS: tuple[Mark, ...] = (
             "Follow the heartbeat monitor scratch context", "Read HEARTBEAT.md if it exists",
             "Run the following periodic tasks (only those due", "[OpenClaw heartbeat poll]",
         ),
-        "begins `Follow the heartbeat monitor scratch context`, without a stamp",
+        "begins `Follow the heartbeat monitor scratch context` or `[OpenClaw heartbeat poll]`",
         "a wake-up by the client's timer, within the user's session",
     ),
     Mark(
