@@ -24,7 +24,7 @@ class ExplicitLink:
         kinds = {state.kind for state in item.next_states}
         if kinds == {NextKind.EDIT}:
             return Abstention(EDITED)
-        if NextKind.REGENERATE in kinds and kinds <= {NextKind.REGENERATE, NextKind.EDIT}:
+        if kinds == {NextKind.REGENERATE}:
             return Verdict(
                 score=-1,
                 votes=(-1,),
