@@ -175,6 +175,7 @@ MARKS: tuple[Mark, ...] = (
 
 FRAMES = (STAMP, QUEUED, RUNTIME)
 _NOTE = MARKS[0]
+_ANY = re.compile("|".join(f"(?P<m{i}>{mark.begins.pattern})" for i, mark in enumerate(MARKS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ def read(text: str) -> Text:
         queued, start = True, found.end()
     continued = _CONTINUED.search(text, start, end) if queued else None
     start, end = _stripped(text, start, continued.start() if continued else end)
-    mark = next((m for m in MARKS if m.begins.match(text, start, end)), None)
+    mark = _mark_at(text, start, end)
     if mark is None:
         mark = QUEUED if continued else _NOTE if noted and start == end else None
     if text[:start].isspace() or not start:
@@ -225,6 +226,11 @@ def read(text: str) -> Text:
     if text[end:].isspace():
         end = len(text)
     return Text(text[:start], text[start:end], text[end:], mark, stamp[0].strip() if stamp else "")
+
+
+def _mark_at(text: str, start: int, end: int) -> Mark | None:
+    found = _ANY.match(text, start, end)
+    return MARKS[int(found.lastgroup[1:])] if found and found.lastgroup else None
 
 
 def own_words(text: str) -> str:
@@ -248,6 +254,8 @@ def _without_notes(text: str, start: int, end: int) -> tuple[bool, int, int]:
     """Whether notes stood at the beginning or the end, and where the text begins and ends without them."""
     start, end = _stripped(text, start, end)
     noted = False
+    if text.find(BEGIN_NOTE, start, end) < 0:
+        return False, start, end
     if text.endswith(END_NOTE, start, end) and (at := text.find(BEGIN_NOTE, start, end)) > start:
         noted, end = True, at
     elif text.startswith(BEGIN_NOTE, start, end) and (at := text.rfind(END_NOTE, start, end)) > start:
@@ -257,6 +265,8 @@ def _without_notes(text: str, start: int, end: int) -> tuple[bool, int, int]:
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
     """The same range without white space at its ends."""
-    part = text[start:end]
-    start += len(part) - len(part.lstrip())
-    return start, max(start, start + len(part.strip()))
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from instar.chat_format import text_of
-from instar.flow.conversation import user_text
+from instar.flow.conversation import newest_said, user_text
 from instar.records import Kind, Message
 from instar.words import FRAMES, MARKS, Role, Text
 
@@ -174,13 +174,11 @@ def recognise(
     """Tell what a request is. What its client says outright goes before what it looks like."""
     if side:
         return What(Kind.SIDE, SIDE, "its client says that it is none of the conversation (X-Turn-Type)")
-    texts = {i: text for i, m in enumerate(messages) if (text := user_text(m))}
-    asked = next((i for i in reversed(range(len(messages))) if not _passes(texts, i)), len(messages) - 1)
-    said = next((text for i, text in reversed(texts.items()) if i <= asked and not text.passes), None)
-    if not hints.main and (own := _of_its_own(messages, said, session, has_tools)):
+    asked, notes = _asked(messages)
+    if not hints.main and (own := _of_its_own(messages, session, has_tools)):
         return own
-    after_tools = messages[asked].get("role") in {"tool", "function"}
-    if again := _again(texts, asked, hints):
+    after_tools = asked.get("role") in {"tool", "function"}
+    if again := _again([*notes, user_text(asked)], hints):
         return replace(again, after_tools=after_tools)
     return What(Kind.TOOL_STEP if after_tools else Kind.MAIN, after_tools=after_tools)
 
@@ -194,10 +192,20 @@ class _Seen:
     answered: bool
 
 
-def _of_its_own(
-    messages: Sequence[Message], said: Text | None, session: str | None, has_tools: bool
-) -> What | None:
+def _asked(messages: Sequence[Message]) -> tuple[Message, list[Text]]:
+    """The message that is to be answered, and the notes behind it, newest first."""
+    notes: list[Text] = []
+    for message in reversed(messages):
+        text = user_text(message)
+        if text is None or not text.passes:
+            return message, notes
+        notes.append(text)
+    return messages[-1], notes
+
+
+def _of_its_own(messages: Sequence[Message], session: str | None, has_tools: bool) -> What | None:
     """What the client does for itself, if this is that."""
+    said = newest_said(messages)
     system = next((m for m in messages if m.get("role") in {"system", "developer"}), {})
     seen = _Seen(
         system=text_of(system.get("content")).lstrip(),
@@ -214,18 +222,14 @@ def _of_its_own(
     return None
 
 
-def _again(texts: dict[int, Text], asked: int, hints: Hints) -> What | None:
-    """Another try: the client says so in its newest message, or its HTTP library in a header."""
-    newest = [text for i, text in texts.items() if i >= asked and text.again]
-    if newest and newest[-1].mark:
-        return What(Kind.RETRY, newest[-1].mark.name, newest[-1].mark.why)
+def _again(texts: Sequence[Text | None], hints: Hints) -> What | None:
+    """Another try: the client says so in its newest messages, or its HTTP library in a header."""
+    for text in texts:
+        if text and text.again and text.mark:
+            return What(Kind.RETRY, text.mark.name, text.mark.why)
     if hints.again:
         return What(Kind.RETRY, "resent", "the client's HTTP library sent it again (x-stainless-retry-count)")
     return None
-
-
-def _passes(texts: dict[int, Text], index: int) -> bool:
-    return index in texts and texts[index].passes
 
 
 def _begins(pattern: str, text: str) -> bool:
