@@ -20,6 +20,7 @@ from tokenizers.decoders import DecodeStream
 
 from instar.errors import ModelError, RequestError
 from instar.records import Message
+from instar.words import own_words
 
 RAW = "instar_raw"
 """Key of a message whose text is a prompt to be continued as it is, without the chat template."""
@@ -60,10 +61,23 @@ def plain_text(content: Any) -> str:
     return "\n".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
 
 
+def last_user_index(messages: Sequence[Message]) -> int | None:
+    """Index of the newest message in which the user spoke; where only their client did, of what that wrote."""
+    users = [i for i, m in enumerate(messages) if isinstance(m, dict) and m.get("role") == "user"]
+    spoke = (i for i in reversed(users) if own_words(plain_text(messages[i].get("content"))))
+    return next(spoke, users[-1] if users else None)
+
+
 def last_user_text(messages: Sequence[Message]) -> str:
     """The newest thing that the user said, for readers; "" where nobody spoke."""
-    said = next((m for m in reversed(messages) if m.get("role") == "user"), {})
-    return plain_text(said.get("content"))
+    last = last_user_index(messages)
+    return "" if last is None else said_text(messages[last].get("content"))
+
+
+def said_text(content: Any) -> str:
+    """The user's own words in a stored message's content; what their client wrote, where it wrote all of it."""
+    text = plain_text(content)
+    return own_words(text) or text
 
 
 class StreamDecoder:

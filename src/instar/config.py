@@ -187,6 +187,9 @@ class Settings(Group):
     api_key: SecretStr | None = Field(
         None, description="key that clients must send; made once when none is given"
     )
+    proxy_key: SecretStr | None = Field(
+        None, description="key of a client that serves several people, told apart by its field `user`"
+    )
     model: str = Field("starter", description="'starter', or a Hugging Face causal LM's name or folder")
     served_name: str = Field(
         "instar", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="the model's name for clients"
@@ -228,6 +231,12 @@ class Settings(Group):
                 raise ValueError(
                     f"judge.url is this server's own address; write judge.url = '{ENGINE_JUDGE}' instead"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _two_keys(self) -> Self:
+        if self.proxy_key is not None and self.proxy_key == self.api_key:
+            raise ValueError("proxy_key must be another key than api_key")
         return self
 
     @property

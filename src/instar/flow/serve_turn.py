@@ -17,6 +17,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from instar.chat_format import ChatFormat
 from instar.errors import EngineError, RequestError
 from instar.flow.conversation import context_hash
+from instar.flow.kinds import Hints
+from instar.flow.next_states import SESSION_DONE
 from instar.flow.sessions import Place, place
 from instar.flow.text import TextAssembler
 from instar.ports import Engine, Store, TokenChunk
@@ -29,7 +31,6 @@ ToolChoice = Literal["auto", "none", "required"] | dict[str, str]
 """A dict names the one function to call: `{"name": …}`."""
 
 OPTED_OUT = "opted_out"
-SIDE = "side"
 
 
 class Versions(Protocol):
@@ -55,6 +56,7 @@ class ChatRequest:
     learn: bool = True
     side: bool = False
     session_id: str | None = None
+    hints: Hints = field(default_factory=Hints)
     tools: list[Any] | None = None
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
@@ -179,6 +181,8 @@ class ServeTurn:
             now=now,
             explicit_session=request.session_id,
             side=request.side,
+            has_tools=bool(request.tools),
+            hints=request.hints,
         )
 
     async def _begin(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
@@ -318,7 +322,8 @@ def _new_turn(
     where: Place,
     now: float,
 ) -> Turn:
-    reason = SIDE if request.side else where.reason if request.learn else OPTED_OUT
+    reason = where.what.reason or (where.reason if request.learn else OPTED_OUT)
+    done = {SESSION_DONE: True} if request.hints.done else {}
     return Turn(
         id=turn_id,
         session_id=where.session_id,
@@ -335,7 +340,7 @@ def _new_turn(
         learn=reason is None,
         reason=reason,
         choice=choice,
-        params={**request.params, "max_tokens": request.sampling.max_tokens},
+        params={**request.params, "max_tokens": request.sampling.max_tokens, **where.notes, **done},
     )
 
 

@@ -51,7 +51,8 @@ def build_app(
     processes: Callable[[], dict[str, dict[str, Any]]],
 ) -> FastAPI:
     """Everything is handed in; nothing is found. The engine is closed when the application ends."""
-    keys = KeyRing.of(api_key)
+    proxy_key = settings.proxy_key
+    keys = KeyRing.of(api_key, proxy_key.get_secret_value() if proxy_key else None)
     versions = VersionKeeper(
         store, registry, engine, base_sha256=base_sha256, max_loaded=settings.engine.max_loras
     )

@@ -14,10 +14,9 @@ from instar.config import Settings
 from instar.errors import RequestError
 from instar.flow.serve_turn import ChatRequest
 from instar.gateway.guard import parse, read_body
+from instar.gateway.session_hints import session_hints
 from instar.records import BASE, Sampling
 
-SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session_id")
-SESSION_FIELDS = ("prompt_cache_key", "session_id")
 PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
 
 M = TypeVar("M", bound=BaseModel)
@@ -81,17 +80,13 @@ def as_sent(
     none does, that of `asked` holds.
     """
     metadata = fields.get("metadata") or {}
-    named = [
-        *map(request.headers.get, SESSION_HEADERS),
-        *map(fields.get, SESSION_FIELDS),
-        metadata.get("session_id"),
-        asked.session_id,
-    ]
+    told = session_hints(request.headers, fields)
     learn = request.headers.get("x-instar-learn", metadata.get("instar_learn", "on"))
     return replace(
         asked,
         version=version_of(model, settings.served_name),
-        session_id=next((name for name in named if isinstance(name, str) and name), None),
+        session_id=told.session_id or asked.session_id,
         learn=str(learn).lower() not in {"off", "false", "0", "no"},
-        side=request.headers.get("x-turn-type", "").lower() == "side",
+        side=told.side,
+        hints=told.hints,
     )

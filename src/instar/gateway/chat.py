@@ -19,6 +19,7 @@ from instar.gateway.errors import error_event
 from instar.gateway.guard import KeyRing
 from instar.gateway.openai_shape import head, usage
 from instar.gateway.schemas import ChatBody
+from instar.gateway.session_hints import speaker
 from instar.gateway.sse import DONE, EventStream
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
 from instar.records import Sampling
@@ -47,7 +48,7 @@ class ChatApi:
         caller = self.keys.caller(request)
         body = await read(request, ChatBody, self.settings.max_body_bytes)
         wanted = self._to_request(body, request)
-        events = self.serve_turn.serve(wanted, caller)
+        events = self.serve_turn.serve(wanted, speaker(caller, body.user))
         if body.stream:
             return await self._stream(request, events, body)
         return await unless_client_leaves(request, self._collect(events, body))

@@ -25,6 +25,7 @@ from instar.gateway.errors import error_event
 from instar.gateway.guard import KeyRing
 from instar.gateway.openai_shape import head, usage
 from instar.gateway.schemas import CompletionFields
+from instar.gateway.session_hints import speaker
 from instar.gateway.sse import DONE, EventStream
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
 
@@ -98,7 +99,7 @@ class CompletionsApi:
     async def complete(self, request: Request) -> Response:
         caller = self.keys.caller(request)
         body = await read(request, CompletionBody, self.settings.max_body_bytes)
-        events = self.serve_turn.serve(self._to_request(body, request), caller)
+        events = self.serve_turn.serve(self._to_request(body, request), speaker(caller, body.user))
         if body.stream:
             return await self._stream(request, events, body)
         return await unless_client_leaves(request, self._collect(events, body))

@@ -16,16 +16,24 @@ from instar.records import Caller
 
 M = TypeVar("M", bound=BaseModel)
 
+PROXY = "proxy"
+"""Role of a key behind which several people are."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """Knows keys by their sha256 only. One key, one learner; more come with roles."""
+    """Knows keys by their sha256 only. One key, one learner; but a proxy's key, which speaks for several people."""
 
     digests: dict[str, Caller]
 
     @classmethod
-    def of(cls, key: str) -> KeyRing:
-        return cls({_digest(key): Caller(key_id=_digest(key)[:16], learner="default")})
+    def of(cls, key: str, proxy_key: str | None = None) -> KeyRing:
+        """`proxy_key` is that of a client whose `user` field is believed."""
+        digests = {_digest(key): Caller(key_id=_digest(key)[:16], learner="default")}
+        if proxy_key is not None:
+            digest = _digest(proxy_key)
+            digests[digest] = Caller(key_id=digest[:16], learner=PROXY, role=PROXY)
+        return cls(digests)
 
     def caller(self, request: Request) -> Caller:
         """Raises RequestError 401. Compares in constant time."""

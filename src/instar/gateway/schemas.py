@@ -101,6 +101,8 @@ class CompletionFields(Loose):
     metadata: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
     session_id: str | None = None
+    litellm_session_id: str | None = None
+    user: str | None = None
 
     @field_validator("stop")
     @classmethod
@@ -120,7 +122,9 @@ class CompletionFields(Loose):
 
     def session_fields(self) -> dict[str, Any]:
         """What may name the session."""
-        return self.model_dump(include={"prompt_cache_key", "session_id", "metadata"}, exclude_none=True)
+        return self.model_dump(
+            include={"prompt_cache_key", "session_id", "litellm_session_id", "metadata"}, exclude_none=True
+        )
 
     def stops(self) -> tuple[str, ...]:
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

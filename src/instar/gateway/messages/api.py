@@ -20,6 +20,7 @@ from instar.gateway.asking import as_sent, read, request_body, sampling_of
 from instar.gateway.guard import KeyRing
 from instar.gateway.messages.body import CountBody, MessagesBody
 from instar.gateway.messages.output import PING, MessageBuilder, failed
+from instar.gateway.session_hints import speaker
 from instar.gateway.sse import EventStream, named_event
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
 
@@ -52,7 +53,8 @@ class MessagesApi:
     async def create(self, request: Request) -> Response:
         caller = self.keys.caller(request)
         body = await read(request, MessagesBody, self.settings.max_body_bytes)
-        events = self.serve_turn.serve(self._to_request(body, request), caller)
+        who = speaker(caller, (body.metadata or {}).get("user_id"))
+        events = self.serve_turn.serve(self._to_request(body, request), who)
         if body.stream:
             begun = await unless_client_leaves(request, begin(events))
             return self._stream(begun, body)

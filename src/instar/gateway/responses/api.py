@@ -17,6 +17,7 @@ from instar.gateway.asking import as_sent, read, request_body, sampling_of
 from instar.gateway.guard import KeyRing
 from instar.gateway.responses.body import ResponsesBody
 from instar.gateway.responses.output import ResponseBuilder
+from instar.gateway.session_hints import speaker
 from instar.gateway.sse import EventStream, named_event
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
 from instar.ports import Store
@@ -48,8 +49,9 @@ class ResponsesApi:
     async def respond(self, request: Request) -> Response:
         caller = self.keys.caller(request)
         body = await read(request, ResponsesBody, self.settings.max_body_bytes)
-        before = await self._previous(body, caller)
-        events = self.serve_turn.serve(self._to_request(body, request, before), caller)
+        who = speaker(caller, body.user)
+        before = await self._previous(body, who)
+        events = self.serve_turn.serve(self._to_request(body, request, before), who)
         if body.stream:
             begun = await unless_client_leaves(request, begin(events))
             return self._stream(begun, body)
@@ -61,7 +63,8 @@ class ResponsesApi:
         if wanted is None:
             return None
         turn = await asyncio.to_thread(self.store.turn, wanted)
-        if turn is None or turn.key_id != caller.key_id or turn.status is not TurnStatus.DONE:
+        ours = turn is not None and (turn.key_id, turn.learner) == (caller.key_id, caller.learner)
+        if turn is None or not ours or turn.status is not TurnStatus.DONE:
             raise RequestError(
                 f"There is no finished response {wanted!r} to continue. "
                 "Use the `id` of an earlier response, or send the history as `input`.",

@@ -115,6 +115,7 @@ class ResponsesBody(Loose):
     store: bool | None = True
     metadata: dict[str, Any] | None = None
     prompt_cache_key: str | None = None
+    user: str | None = None
     background: bool | None = False
     conversation: Any = None
     prompt: Any = None
