@@ -12,12 +12,13 @@ from typing import Any
 
 import httpx
 import openai
-import uvicorn
 from pydantic import SecretStr
 
 from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.gateway.app import build_app
+from instar.gateway.connection import Limits
+from instar.gateway.server import make_server
 from instar.ports import Store
 from instar.records import JudgeItem, Manifest
 from instar.registry import FolderRegistry
@@ -88,6 +89,7 @@ async def live_gateway(
     folder: Path,
     script: Callable[[str, str], str] | None = None,
     context_length: int = 512,
+    limits: Limits | None = None,
     **settings: Any,
 ) -> AsyncIterator[Live]:
     chat = ChatFormat(write_chat_files(folder / "model", context_length))
@@ -99,7 +101,7 @@ async def live_gateway(
     app = build_app(made, store, registry, engine, chat, SystemClock(), KEY, BASE_SHA256, dict)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+    server = make_server(app, limits=limits, finish_s=2)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     headers = {"authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20, trust_env=False) as http:

@@ -14,9 +14,11 @@ from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway import errors
+from instar.gateway.boundary import Boundary
 from instar.gateway.chat import ChatApi
-from instar.gateway.guard import KeyRing
+from instar.gateway.guard import KeyRing, WaitingRoom
 from instar.gateway.inspect import InspectApi
+from instar.gateway.openapi import document
 from instar.gateway.versions import VersionKeeper
 from instar.ports import Engine, Registry, Store
 from instar.runtime import Clock
@@ -56,8 +58,12 @@ def build_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
     errors.install(app)
+    app.add_middleware(Boundary)
+    app.state.waiting_room = WaitingRoom(settings.engine.max_streams + settings.engine.max_waiting)
     app.include_router(ChatApi(serve_turn, keys, settings, chat.token_text).router)
     app.include_router(InspectApi(store, registry, engine, versions, keys, settings, clock, processes).router)
+    document(app, keys)
     return app

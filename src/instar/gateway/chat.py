@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -15,8 +16,9 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import InstarError, RequestError
 from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn, Serving
+from instar.gateway.answers import ChatCompletion
 from instar.gateway.errors import error_event
-from instar.gateway.guard import KeyRing, parse, read_body
+from instar.gateway.guard import AnsweringRoute, KeyRing, parse, read_body
 from instar.gateway.schemas import ChatBody
 from instar.gateway.sse import DONE, EventStream, client_left
 from instar.records import BASE, Sampling
@@ -36,7 +38,7 @@ class ChatApi:
     keys: KeyRing
     settings: Settings
     token_text: Callable[[int], str]
-    router: APIRouter = field(default_factory=APIRouter)
+    router: APIRouter = field(default_factory=partial(APIRouter, route_class=AnsweringRoute))
 
     def __post_init__(self) -> None:
         schema = {"content": {"application/json": {"schema": ChatBody.model_json_schema()}}, "required": True}
@@ -45,6 +47,7 @@ class ChatApi:
             self.complete,
             methods=["POST"],
             summary="Answer a conversation, streaming or not",
+            response_model=ChatCompletion,
             openapi_extra={"requestBody": schema},
         )
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import structlog
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from instar.errors import ArtifactError, EngineError, EngineUnavailable, InstarError, RequestError, StoreError
+from instar.errors import (
+    ArtifactError,
+    EngineError,
+    EngineUnavailable,
+    InstarError,
+    Overloaded,
+    RequestError,
+    StoreError,
+)
 
-log = structlog.get_logger()
+
+MAX_PARAM_CHARS = 200
+"""A field's path holds names that the client chose."""
 
 
 def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
@@ -28,7 +37,7 @@ def describe(error: InstarError) -> tuple[int, dict[str, Any], dict[str, str]]:
         case EngineUnavailable():
             text = f"The engine does not answer; it is restarted by itself. ({error})"
             return 503, error_body(text, "server_error", "engine_unavailable"), {"retry-after": "2"}
-        case EngineError(status=429):
+        case Overloaded() | EngineError(status=429):
             return 429, error_body(str(error), "rate_limit_error", "overloaded"), {"retry-after": "1"}
         case EngineError(status=400):
             return 400, error_body(str(error), "invalid_request_error", "engine_refused"), {}
@@ -53,7 +62,7 @@ def error_event(error: InstarError) -> bytes:
 def from_validation(error: ValidationError) -> RequestError:
     """The first thing wrong with a body, named by its path."""
     first = error.errors(include_url=False, include_input=False)[0]
-    param = ".".join(str(part) for part in first["loc"]) or None
+    param = ".".join(str(part) for part in first["loc"])[:MAX_PARAM_CHARS] or None
     if first["type"].startswith("json"):
         return RequestError(f"The body is not valid JSON: {first['msg']}", code="invalid_json")
     where = f"{param}: " if param else ""
@@ -61,7 +70,7 @@ def from_validation(error: ValidationError) -> RequestError:
 
 
 def install(app: FastAPI) -> None:
-    """Every way in which a request can end badly, in the one shape. The last one is a boundary."""
+    """Every way in which a request can be refused, in the one shape. For the rest there is boundary.py."""
 
     async def ours(_: Request, error: Exception) -> Response:
         assert isinstance(error, InstarError)
@@ -75,13 +84,5 @@ def install(app: FastAPI) -> None:
         body = error_body(f"{error.detail}.{hint}", kind, code)
         return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
-    async def unexpected(_: Request, error: Exception) -> Response:
-        log.error("request_failed", error=repr(error), exc_info=error)
-        body = error_body(
-            "Something went wrong inside Instar; its log says what.", "server_error", "internal"
-        )
-        return JSONResponse(body, status_code=500)
-
     app.add_exception_handler(InstarError, ours)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)

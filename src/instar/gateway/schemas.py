@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from instar.records import Message
 
 MAX_N = 8
 MAX_MESSAGES = 10_000
+MAX_PARTS = 1_000
+MAX_STOP_CHARS = 500
+MAX_METADATA = 64
+MAX_JSON_CHARS = {"tools": 512_000, "response_format": 64_000}
+"""Sizes of what is rendered into every prompt, or compiled into a grammar."""
 
 
 class Loose(BaseModel):
@@ -18,11 +24,14 @@ class Loose(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
+Stop = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
+
+
 class ChatMessage(Loose):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS)] | None = None
 
     @model_validator(mode="after")
     def _has_something(self) -> ChatMessage:
@@ -50,7 +59,7 @@ class ChatBody(Loose):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = 1
     logprobs: bool | None = False
@@ -60,16 +69,17 @@ class ChatBody(Loose):
     response_format: ResponseFormat | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    metadata: dict[str, Any] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_METADATA)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA)] | None = None
     prompt_cache_key: str | None = None
     session_id: str | None = None
 
-    @field_validator("stop")
+    @field_validator(*MAX_JSON_CHARS, mode="before")
     @classmethod
-    def _short_stops(cls, value: str | list[str] | None) -> str | list[str] | None:
-        if any(len(s) > 500 for s in ([value] if isinstance(value, str) else value or [])):
-            raise ValueError("a stop string has at most 500 characters")
+    def _not_too_large(cls, value: Any, info: ValidationInfo) -> Any:
+        most = MAX_JSON_CHARS[str(info.field_name)]
+        if value and len(json.dumps(value)) > most:
+            raise ValueError(f"takes more than {most} characters of JSON")
         return value
 
     @model_validator(mode="after")
