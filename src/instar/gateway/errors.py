@@ -20,7 +20,6 @@ from instar.errors import (
     StoreError,
 )
 
-
 MAX_PARAM_CHARS = 200
 """A field's path holds names that the client chose."""
 
