@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -60,12 +61,26 @@ def error_event(error: InstarError) -> bytes:
 
 def from_validation(error: ValidationError) -> RequestError:
     """The first thing wrong with a body, named by its path."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    param = ".".join(str(part) for part in first["loc"])[:MAX_PARAM_CHARS] or None
+    found = error.errors(include_url=False, include_input=False)
+    first = _most_telling(found)
+    param = ".".join(str(part) for part in first["loc"] if not _is_alternative(part))[:MAX_PARAM_CHARS]
     if first["type"].startswith("json"):
         return RequestError(f"The body is not valid JSON: {first['msg']}", code="invalid_json")
     where = f"{param}: " if param else ""
-    return RequestError(f"{where}{first['msg']}", code="invalid_value", param=param)
+    return RequestError(f"{where}{first['msg']}", code="invalid_value", param=param or None)
+
+
+def _most_telling(found: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A field that takes a text or a list complains once for each: the list that is too long is no text either."""
+    first = found[0]
+    place = first["loc"][:-1]
+    alternatives = [error for error in found if error["loc"][: len(place)] == place]
+    return next((error for error in alternatives if not error["type"].endswith("_type")), first)
+
+
+def _is_alternative(part: int | str) -> bool:
+    """pydantic names in the path which alternative it tried."""
+    return isinstance(part, str) and (part in {"str", "constrained-str"} or "[" in part)
 
 
 def install(app: FastAPI) -> None:
