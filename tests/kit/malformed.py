@@ -21,6 +21,7 @@ from tests.kit.malformed_tables import (
     OF_TYPE,
     QUERIES,
     RAW,
+    SPOILS,
     TRAVERSALS,
     UNKNOWN_PATHS,
     VALID,
@@ -83,6 +84,9 @@ def _bodies(document: Document) -> Iterator[Bad]:
         for what, body in BODIES.items():
             if body.strip() or path != "/v1/versions/rollback":
                 yield Bad(f"{path}: {what}", path=path, body=body)
+        for what, spoil in SPOILS.items():
+            body = json.dumps(VALID[path]).encode()[:-1] + b", " + spoil + b"}"
+            yield Bad(f"{path}: valid but for {what}", path=path, body=body)
 
 
 def _fields(_: Document) -> Iterator[Bad]:

@@ -49,18 +49,10 @@ BODIES: dict[str, bytes] = {
     "a NUL byte": b"\x00",
     "a NUL byte in a string": b'{"model": "a\x00b", "turn": "a\x00b", "to": "a\x00b"}',
     "a line end in a string": b'{"model": "a\nb", "turn": "a\nb", "to": "a\nb"}',
-    "NaN": b'{"any": NaN}',
-    "Infinity": b'{"any": Infinity}',
-    "minus Infinity": b'{"any": -Infinity}',
     "NaN alone": b"NaN",
     "arrays, 100,000 deep": b"[" * DEEP + b"]" * DEEP,
     "objects, 100,000 deep": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
-    "an array within, 100,000 deep": b'{"any": ' + b"[" * DEEP + b"]" * DEEP + b"}",
     "never closed": b"[" * DEEP,
-    "a number of 100,000 digits": b'{"any": ' + b"9" * 100_000 + b"}",
-    "a name twice": b'{"any": 1, "any": 2}',
-    "a name twice within": b'{"any": [{"b": 1, "b": 2}]}',
-    "a name twice, once escaped": b'{"any": 1, "\\u0061ny": 2}',
     "a comma at the end": b'{"any": 1,}',
     "single quotes": b"{'any': 1}",
     "a comment": b'{"any": 1} // one',
@@ -75,6 +67,23 @@ BODIES: dict[str, bytes] = {
     "half an escape": b'{"any": "\\u00"}',
     "an open string": b'{"any": "',
 }
+
+SPOILS: dict[str, bytes] = {
+    "NaN": b'"any": NaN',
+    "Infinity": b'"any": Infinity',
+    "minus Infinity": b'"any": [-Infinity]',
+    "an array, 100,000 deep": b'"any": ' + b"[" * DEEP + b"]" * DEEP,
+    "an object, 100,000 deep": b'"any": ' + b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "a number of 100,000 digits": b'"any": ' + b"9" * 100_000,
+    "a name twice": b'"any": 1, "any": 2',
+    "a name twice within": b'"any": [{"b": 1, "b": 2}]',
+    "a name twice, once escaped": b'"any": 1, "\\u0061ny": 2',
+    "a name of a surrogate": b'"\\ud800": 1',
+    "a surrogate within": b'"any": ["\\udfff"]',
+    "bad UTF-8 within": b'"any": "\xff"',
+    "a NUL byte within": b'"any": "\x00"',
+}
+"""Put into a body that is valid but for these."""
 
 # ── wrong values of single fields; JSON text, since some of them are no Python values ───────────────────
 OF_TYPE: dict[str, str] = {
@@ -114,6 +123,7 @@ CHAT_FIELDS: dict[str, list[str]] = {
         '[{"role": ["user"], "content": "hi"}]',
         '[{"role": "USER", "content": "hi"}]',
         '[{"role": "tool", "tool_call_id": "x"}]',
+        '[{"role": "user", "content": "hi", "name": NaN}]',
         "[" + ",".join(['{"role": "user", "content": "a"}'] * 10_001) + "]",
         '[{"role": "user", "content": "' + "long " * 1_000 + '"}]',
         '[{"role": "user", "content": "' + "x" * 2_000_000 + '"}]',
