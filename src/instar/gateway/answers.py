@@ -69,6 +69,32 @@ class ChatCompletion(BaseModel):
     usage: Usage
 
 
+class Delta(BaseModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Fact] | None = None
+
+
+class ChunkChoice(BaseModel):
+    index: Annotated[int, Field(ge=0)]
+    delta: Delta
+    logprobs: Logprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls"] | None
+
+
+class ChatChunk(BaseModel):
+    """One event of a stream; the last one but `[DONE]` has the usage, where that was asked for, and no choices."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+
+
 class Alive(BaseModel):
     status: Literal["ok"]
 

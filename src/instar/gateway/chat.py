@@ -16,9 +16,10 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import InstarError, RequestError
 from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn, Serving
-from instar.gateway.answers import ChatCompletion
+from instar.gateway.answers import ChatChunk, ChatCompletion
 from instar.gateway.errors import error_event
 from instar.gateway.guard import AnsweringRoute, KeyRing, parse, read_body
+from instar.gateway.openapi import EVENTS_TYPE, events_of
 from instar.gateway.schemas import ChatBody
 from instar.gateway.sse import DONE, EventStream, client_left
 from instar.records import BASE, Sampling
@@ -48,6 +49,7 @@ class ChatApi:
             methods=["POST"],
             summary="Answer a conversation, streaming or not",
             response_model=ChatCompletion,
+            responses={200: {"content": {EVENTS_TYPE: events_of(ChatChunk, "[DONE]")}}},
             openapi_extra={"requestBody": schema},
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import JSONResponse, Response
 
@@ -21,6 +22,7 @@ from instar.gateway.guard import JSON_TYPE, AnsweringRoute, KeyRing
 OPEN = frozenset({"/health", "/ready"})
 """Routes that need no key."""
 
+EVENTS_TYPE = "text/event-stream"
 _KEY = "key"
 _ANYWHERE = {
     400: "The request is not valid; the message names the field",
@@ -80,9 +82,9 @@ def build(app: FastAPI) -> dict[str, Any]:
     parts["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
     sampling = set(_paths_that_sample(app))
     for path, ways in found["paths"].items():
-        for operation in ways.values():
+        for method, operation in ways.items():
             _complete(operation, path, samples=path in sampling)
-            _hoist(operation, schemas)
+            ways[method] = _hoisted(operation, schemas)
     return found
 
 
@@ -133,21 +135,39 @@ def _complete_sampling(operation: dict[str, Any]) -> None:
     ]
     answer = operation["responses"]["200"]
     answer["headers"] = _headers(_ANSWER_HEADERS)
-    text = "Server-sent events, where `stream` is true"
-    answer["content"].setdefault("text/event-stream", {"schema": {"type": "string", "description": text}})
+    answer["content"].setdefault(EVENTS_TYPE, {"itemSchema": _event({"type": "string"})})
 
 
-def _hoist(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Move the definitions of a body's schema to where references in a whole document can find them."""
-    for content in operation.get("requestBody", {}).get("content", {}).values():
-        schema = dict(content["schema"])
-        own = schema.pop("$defs", {})
-        title = str(schema.get("title", operation["operationId"]))
-        names = {name: f"{title}_{name}" if name in schemas else name for name in own}
-        for name, definition in own.items():
-            schemas[names[name]] = _pointed(definition, names)
-        schemas[title] = _pointed(schema, names)
-        content["schema"] = {"$ref": f"#/components/schemas/{title}"}
+def events_of(model: type[BaseModel], *others: str) -> dict[str, Any]:
+    """For a route's `responses[200]["content"][EVENTS_TYPE]`: events whose data is JSON of this model.
+
+    An error may take the place of one. `others` are data that are no JSON, such as `[DONE]`.
+    """
+    told = {"anyOf": [model.model_json_schema(), {"$ref": "#/components/schemas/Error"}]}
+    json_text = {"type": "string", "contentMediaType": JSON_TYPE, "contentSchema": told}
+    kinds: list[dict[str, Any]] = [*({"type": "string", "const": text} for text in others), json_text]
+    return {"itemSchema": {"anyOf": [_event(kind) for kind in kinds]}}
+
+
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
+
+
+def _hoisted(part: Any, schemas: dict[str, Any]) -> Any:
+    """Move the definitions of models' schemas to where references in a whole document can find them."""
+    if isinstance(part, list):
+        return [_hoisted(inner, schemas) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    if "$defs" not in part:
+        return {key: _hoisted(inner, schemas) for key, inner in part.items()}
+    title = str(part["title"])
+    taken = {name for name, known in schemas.items() if known != part["$defs"].get(name, known)}
+    names = {name: f"{title}_{name}" if name in taken else name for name in part["$defs"]}
+    for name, definition in part["$defs"].items():
+        schemas[names[name]] = _pointed(definition, names)
+    schemas[title] = _pointed({key: value for key, value in part.items() if key != "$defs"}, names)
+    return {"$ref": f"#/components/schemas/{title}"}
 
 
 def _pointed(part: Any, names: dict[str, str]) -> Any:
