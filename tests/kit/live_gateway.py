@@ -18,7 +18,7 @@ from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.gateway.app import build_app
 from instar.gateway.connection import Limits
-from instar.gateway.server import make_server
+from instar.gateway.server import Server, make_server
 from instar.ports import Store
 from instar.records import JudgeItem, Manifest
 from instar.registry import FolderRegistry
@@ -43,6 +43,7 @@ class Live:
     openai: openai.AsyncOpenAI
     settings: Settings
     app: Any
+    server: Server
 
     async def ask(self, *said: str, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
         """One request; `said` alternates user, assistant, user, …"""
@@ -108,7 +109,7 @@ async def live_gateway(
         while (await http.get("/ready")).status_code != 200:
             await asyncio.sleep(0.02)
         sdk = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
-        yield Live(url, store, registry, engine, http, sdk, made, app)
+        yield Live(url, store, registry, engine, http, sdk, made, app, server)
         await sdk.close()
     server.should_exit = True
     await running
