@@ -117,7 +117,7 @@ def test_thousand_connections_at_256_descriptors(tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         opened = [await _opened(server) for _ in range(1_000)]
         async with client(server) as http:
-            statuses = Counter((await ask(http)).status_code for _ in range(20))
+            statuses = Counter([(await ask(http)).status_code for _ in range(20)])
             busy = await _statuses([lambda: ask(http, stream=True)] * 1_000)
             print(
                 f"{sum(w is not None for w in opened)} of 1,000 opened; beside them {statuses}; at once {busy}"
@@ -129,7 +129,7 @@ def test_thousand_connections_at_256_descriptors(tmp_path: Path) -> None:
                 if writer is not None:
                     writer.close()
             await asyncio.sleep(12)
-            assert Counter((await ask(http)).status_code for _ in range(20)) == {200: 20}
+            assert Counter([(await ask(http)).status_code for _ in range(20)]) == {200: 20}
 
     with bare_server(tmp_path, files=256) as server:
         pids = {loop: server.pid(loop) for loop in ("gateway", "engine")}
