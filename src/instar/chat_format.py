@@ -30,6 +30,18 @@ def is_raw(messages: Sequence[Message]) -> bool:
     return len(messages) == 1 and messages[0].get(RAW) is True
 
 
+_TEMPLATE_ERRORS = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a template, which is foreign code, may raise at messages that it was not written for."""
+
+
 def text_of(content: Any) -> str:
     """The text of a message's content: a string, None, or a list of text parts.
 
@@ -123,12 +135,14 @@ class ChatFormat:
             for name in ("bos_token", "eos_token", "unk_token", "pad_token")
         }
         self._template = _compile(_template_text(model_dir, config))
-        added = self._tokenizer.get_added_tokens_decoder()
-        self._markers = tuple(token.content for token in added.values() if token.special)
-        self.stop_ids = self._find_stop_ids()
         model_config = _json(model_dir / "config.json")
         text_config = model_config.get("text_config", model_config)
         self.context_length = int(text_config.get("max_position_embeddings") or 2048)
+        # A token is at most so long, so a longer text cannot fit, whatever it says; known without encoding it.
+        self._longest_text = max(map(len, self._tokenizer.get_vocab())) * self.context_length
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._markers = tuple(token.content for token in added.values() if token.special)
+        self.stop_ids = self._find_stop_ids()
 
     def _find_stop_ids(self) -> tuple[int, ...]:
         """Ids that end an answer, as the model's own files name them; the first one is the usual one."""
@@ -145,16 +159,27 @@ class ChatFormat:
         return tuple(dict.fromkeys(found))
 
     def render(self, messages: Sequence[Message], *, tools: list[Any] | None = None) -> str:
-        """The prompt as text, ending where the answer begins. Raises RequestError if the template refuses."""
+        """The prompt as text, ending where the answer begins.
+
+        Raises RequestError if the template refuses, or if the text is too long for the model at first sight.
+        """
         plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
         try:
-            return self._template.render(
+            text = self._template.render(
                 messages=plain, tools=tools or None, add_generation_prompt=True, **self._special
             )
-        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+        except _TEMPLATE_ERRORS as error:
             raise RequestError(
                 f"The model's chat template cannot take these messages: {error}", param="messages"
             ) from error
+        if len(text) > self._longest_text:
+            raise RequestError(
+                f"The messages have {len(text)} characters, which no {self.context_length} tokens can hold; that is "
+                "this model's context. Shorten the conversation.",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        return text
 
     def encode_prompt(
         self,
@@ -191,7 +216,8 @@ class ChatFormat:
     def encode(self, text: str) -> list[int]:
         """Ids of a piece of rendered text; no tokens are added."""
         clean = text.encode("utf-8", "replace").decode("utf-8")
-        ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
+        # `encode` would hold the interpreter's lock: every stream would stand still while a long prompt is encoded
+        ids: list[int] = self._tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids
         return ids
 
     def encode_raw(self, text: str) -> list[int]:

@@ -176,7 +176,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": "hi", "tools": [{"type": "function", "name": "f"}] * 129}, "tools"),
     (
         {"input": "hi", "tools": [{"type": "function", "name": "f", "parameters": {"a": "x" * 100_001}}]},
-        "schema",
+        "64000",
     ),
     ({"input": "hi", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
     ({"input": "hi", "tool_choice": "required"}, "tool_choice"),

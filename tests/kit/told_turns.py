@@ -18,7 +18,7 @@ from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.serve_turn import CallPart, ChatRequest, Ended, Piece, ServeTurn, Serving
 from instar.gateway import errors
-from instar.gateway.guard import KeyRing
+from instar.gateway.guard import KeyRing, WaitingRoom
 from instar.gateway.messages.api import MessagesApi
 from instar.gateway.responses.api import ResponsesApi
 from instar.ports import Store
@@ -99,11 +99,12 @@ async def told_gateway(folder: Path, **settings: Any) -> AsyncIterator[ToldGatew
     made = Settings(data_dir=folder, api_key=SecretStr(KEY), **settings)
     turns, keys, app = ToldTurns(), KeyRing.of(KEY), FastAPI()
     errors.install(app)
+    app.state.waiting_room = WaitingRoom(100)
     serve_turn = cast(ServeTurn, turns)
     app.include_router(ResponsesApi(serve_turn, cast(Store, None), keys, made).router)
     app.include_router(MessagesApi(serve_turn, keys, made).router)
     async with (
-        listening(app) as url,
+        listening(app) as (url, _),
         openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key=KEY, max_retries=0, _strict_response_validation=True
         ) as theirs,

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from instar.chat_format import text_of
+from instar.errors import RequestError
 from instar.records import Message
 from instar.words import Text, read, runtime_facts
 
@@ -117,7 +118,12 @@ def _canonical(message: Message, user: Text | None) -> str:
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
         parts["calls"] = [_call(call) for call in calls]
-    return json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    try:
+        return json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    except RecursionError as error:
+        raise RequestError(
+            "The arguments of a tool call are nested too deeply.", param="messages", code="too_deep"
+        ) from error
 
 
 def _call(call: Any) -> Any:
@@ -125,7 +131,7 @@ def _call(call: Any) -> Any:
     if not isinstance(function, dict):
         return call
     arguments = function.get("arguments")
-    with suppress(ValueError):  # not JSON: compared as the text it is
+    with suppress(ValueError, RecursionError):  # not JSON, or too deep: compared as the text it is
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
     return {"name": function.get("name"), "arguments": arguments}
 

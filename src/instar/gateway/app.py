@@ -15,11 +15,13 @@ from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway import errors
+from instar.gateway.boundary import Boundary
 from instar.gateway.chat import ChatApi
 from instar.gateway.completions import CompletionsApi
-from instar.gateway.guard import KeyRing
+from instar.gateway.guard import KeyRing, WaitingRoom
 from instar.gateway.inspect import InspectApi
 from instar.gateway.messages.api import MessagesApi
+from instar.gateway.openapi import document
 from instar.gateway.responses.api import ResponsesApi
 from instar.gateway.versions import VersionKeeper
 from instar.ports import Engine, Registry, Store
@@ -74,12 +76,16 @@ def build_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
     errors.install(app)
-    allow_origins(app, settings.cors_origins)
+    app.add_middleware(Boundary)
+    allow_origins(app, settings.cors_origins)  # around it, so that web pages can read of a fault, too
+    app.state.waiting_room = WaitingRoom(settings.engine.max_streams + settings.engine.max_waiting)
     app.include_router(ChatApi(serve_turn, keys, settings, chat.token_text).router)
     app.include_router(CompletionsApi(serve_turn, keys, settings, chat).router)
     app.include_router(ResponsesApi(serve_turn, store, keys, settings).router)
     app.include_router(MessagesApi(serve_turn, keys, settings).router)
     app.include_router(InspectApi(store, registry, engine, versions, keys, settings, clock, processes).router)
+    document(app, keys)
     return app

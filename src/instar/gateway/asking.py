@@ -30,11 +30,6 @@ async def read(request: Request, model: type[M], limit_bytes: int) -> M:
     return parse(raw, model)
 
 
-def request_body(model: type[BaseModel]) -> dict[str, Any]:
-    """How a route describes its body to readers of the OpenAPI document."""
-    return {"content": {"application/json": {"schema": model.model_json_schema()}}, "required": True}
-
-
 def sampling_of(
     settings: Settings,
     *,

@@ -14,13 +14,15 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn, Serving
-from instar.gateway.asking import as_sent, read, request_body, sampling_of
-from instar.gateway.errors import error_event
+from instar.gateway.asking import as_sent, read, sampling_of
+from instar.gateway.errors import describe
 from instar.gateway.guard import KeyRing
 from instar.gateway.openai_shape import head, usage
+from instar.gateway.openapi import add_answering, events_of
+from instar.gateway.response_models import ChatChunk, ChatCompletion
 from instar.gateway.schemas import ChatBody
 from instar.gateway.session_hints import speaker
-from instar.gateway.sse import DONE, EventStream
+from instar.gateway.sse import DONE, EventStream, data_event
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
 from instar.records import Sampling
 
@@ -36,12 +38,14 @@ class ChatApi:
     router: APIRouter = field(default_factory=APIRouter)
 
     def __post_init__(self) -> None:
-        self.router.add_api_route(
+        add_answering(
+            self.router,
             "/v1/chat/completions",
             self.complete,
-            methods=["POST"],
-            summary="Answer a conversation, streaming or not",
-            openapi_extra={"requestBody": request_body(ChatBody)},
+            "Answer a conversation, streaming or not",
+            body=ChatBody,
+            answer=ChatCompletion,
+            events=events_of(ChatChunk, "[DONE]"),
         )
 
     async def complete(self, request: Request) -> Response:
@@ -96,7 +100,7 @@ class ChatApi:
                         tokens += event.response_tokens
                         yield frame.chunk(event.choice, {}, finish=event.finish_reason)
             except InstarError as error:
-                yield error_event(error)
+                yield data_event(describe(error)[1])
                 return
         if frame.with_usage:
             yield frame.usage(tokens)
@@ -171,4 +175,4 @@ class _Frame:
 
     def usage(self, response_tokens: int) -> bytes:
         body = {**self._head, "choices": [], "usage": usage(self._serving, response_tokens)}
-        return b"data: " + json.dumps(body).encode() + b"\n\n"
+        return data_event(body)

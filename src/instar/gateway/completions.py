@@ -6,7 +6,6 @@ when it is learned from. Nothing that follows judges it but explicit feedback, s
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -20,13 +19,15 @@ from instar.chat_format import RAW, ChatFormat
 from instar.config import Settings
 from instar.errors import InstarError, RequestError
 from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn
-from instar.gateway.asking import as_sent, read, request_body, sampling_of
-from instar.gateway.errors import error_event
+from instar.gateway.asking import as_sent, read, sampling_of
+from instar.gateway.errors import describe
 from instar.gateway.guard import KeyRing
 from instar.gateway.openai_shape import head, usage
+from instar.gateway.openapi import add_answering, events_of
+from instar.gateway.response_models import TextChunk, TextCompletion
 from instar.gateway.schemas import CompletionFields
 from instar.gateway.session_hints import speaker
-from instar.gateway.sse import DONE, EventStream
+from instar.gateway.sse import DONE, EventStream, data_event
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
 
 PROMPT_SCHEMA = {
@@ -88,12 +89,14 @@ class CompletionsApi:
     router: APIRouter = field(default_factory=APIRouter)
 
     def __post_init__(self) -> None:
-        self.router.add_api_route(
+        add_answering(
+            self.router,
             "/v1/completions",
             self.complete,
-            methods=["POST"],
-            summary="Continue a text, streaming or not",
-            openapi_extra={"requestBody": request_body(CompletionBody)},
+            "Continue a text, streaming or not",
+            body=CompletionBody,
+            answer=TextCompletion,
+            events=events_of(TextChunk, "[DONE]"),
         )
 
     async def complete(self, request: Request) -> Response:
@@ -168,10 +171,10 @@ class CompletionsApi:
                         tokens += event.response_tokens
                         yield _chunk(shape, [_choice(event.choice, "", finish=_finish(event))], with_usage)
             except InstarError as error:
-                yield error_event(error)
+                yield data_event(describe(error)[1])
                 return
         if with_usage:
-            yield _data({**shape, "choices": [], "usage": usage(begun.serving, tokens)})
+            yield data_event({**shape, "choices": [], "usage": usage(begun.serving, tokens)})
         yield DONE
 
     async def _collect(self, events: Events, body: CompletionBody) -> Response:
@@ -242,8 +245,4 @@ def _choice(
 
 
 def _chunk(shape: dict[str, Any], choices: list[dict[str, Any]], with_usage: bool) -> bytes:
-    return _data({**shape, "choices": choices, **({"usage": None} if with_usage else {})})
-
-
-def _data(body: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
+    return data_event({**shape, "choices": choices, **({"usage": None} if with_usage else {})})

@@ -5,19 +5,27 @@ The shape is OpenAI's; under `/v1/messages` it is Anthropic's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from instar.errors import ArtifactError, EngineError, EngineUnavailable, InstarError, RequestError, StoreError
+from instar.errors import (
+    ArtifactError,
+    EngineError,
+    EngineUnavailable,
+    InstarError,
+    Overloaded,
+    RequestError,
+    StoreError,
+)
+from instar.gateway.sse import data_event, named_event
 
-log = structlog.get_logger()
+MAX_PARAM_CHARS = 200
+"""A field's path holds names that the client chose."""
 
 
 def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
@@ -32,7 +40,7 @@ def describe(error: InstarError) -> tuple[int, dict[str, Any], dict[str, str]]:
         case EngineUnavailable():
             text = f"The engine does not answer; it is restarted by itself. ({error})"
             return 503, error_body(text, "server_error", "engine_unavailable"), {"retry-after": "2"}
-        case EngineError(status=429):
+        case Overloaded() | EngineError(status=429):
             return 429, error_body(str(error), "rate_limit_error", "overloaded"), {"retry-after": "1"}
         case EngineError(status=400):
             return 400, error_body(str(error), "invalid_request_error", "engine_refused"), {}
@@ -60,31 +68,40 @@ def anthropic_error(status: int, body: dict[str, Any]) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}}
 
 
+def is_anthropic(path: str) -> bool:
+    return path.startswith("/v1/messages")
+
+
+def shaped(path: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
+    """An error body of ours as clients of this path expect it."""
+    return anthropic_error(status, body) if is_anthropic(path) else body
+
+
+def error_event(path: str, status: int, body: dict[str, Any]) -> bytes:
+    """The same in the middle of a stream, where the status has been sent already."""
+    told = shaped(path, status, body)
+    return named_event(told) if "type" in told else data_event(told)
+
+
 def _response(
     request: Request, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    if request.url.path.startswith("/v1/messages"):
-        body = anthropic_error(status, body)
-    return JSONResponse(body, status_code=status, headers=headers)
-
-
-def error_event(error: InstarError) -> bytes:
-    """The same in the middle of a stream, where the status has been sent already."""
-    return b"data: " + json.dumps(describe(error)[1]).encode() + b"\n\n"
+    return JSONResponse(shaped(request.url.path, status, body), status_code=status, headers=headers)
 
 
 def from_validation(error: ValidationError) -> RequestError:
     """The first thing wrong with a body, named by its path."""
     first = error.errors(include_url=False, include_input=False)[0]
-    param = ".".join(str(part) for part in first["loc"]) or None
+    # pydantic names in brackets which of several alternatives it tried
+    param = ".".join(str(part) for part in first["loc"] if "[" not in str(part))[:MAX_PARAM_CHARS]
     if first["type"].startswith("json"):
         return RequestError(f"The body is not valid JSON: {first['msg']}", code="invalid_json")
     where = f"{param}: " if param else ""
-    return RequestError(f"{where}{first['msg']}", code="invalid_value", param=param)
+    return RequestError(f"{where}{first['msg']}", code="invalid_value", param=param or None)
 
 
 def install(app: FastAPI) -> None:
-    """Every way in which a request can end badly, in the one shape. The last one is a boundary."""
+    """Every way in which a request can be refused, in the one shape. For the rest there is boundary.py."""
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, InstarError)
@@ -98,13 +115,5 @@ def install(app: FastAPI) -> None:
         body = error_body(f"{error.detail}.{hint}", kind, code)
         return _response(request, error.status_code, body, error.headers)
 
-    async def unexpected(request: Request, error: Exception) -> Response:
-        log.error("request_failed", error=repr(error), exc_info=error)
-        body = error_body(
-            "Something went wrong inside Instar; its log says what.", "server_error", "internal"
-        )
-        return _response(request, 500, body)
-
     app.add_exception_handler(InstarError, ours)
     app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, unexpected)

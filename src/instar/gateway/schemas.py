@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     Tag,
-    field_validator,
     model_validator,
 )
 
@@ -22,15 +21,50 @@ from instar.records import Message
 
 MAX_N = 8
 MAX_MESSAGES = 10_000
-MAX_SCHEMA_CHARS = 100_000
+MAX_PARTS = 1_000
+MAX_TOOLS = 128
+MAX_TOOLS_CHARS = 512_000
+"""Of JSON, all tools together: they are rendered into the prompt."""
+MAX_SCHEMA_CHARS = 64_000
+"""Of JSON, which may be compiled into a grammar."""
 
-
+S = TypeVar("S")
 T = TypeVar("T")
-TextOr = Annotated[
-    Annotated[str, Tag("[text]")] | Annotated[T, Tag("[list]")],
-    Discriminator(lambda value: "[text]" if isinstance(value, str) else "[list]"),
+Either = Annotated[
+    Annotated[S, Tag("[text]")] | Annotated[T, Tag("[other]")],
+    Discriminator(lambda value: "[text]" if isinstance(value, str) else "[other]"),
 ]
-"""A text or a list of things. What is wrong with one of the things is told of that, not of its not being a text."""
+"""A text or something else. What is wrong with the one is told of that, not of its not being the other."""
+TextOr = Either[str, T]
+
+
+def _at_most(chars: int) -> BeforeValidator:
+    """Refuses what takes more of JSON."""
+
+    def check(value: Any) -> Any:
+        if value and len(json.dumps(value)) > chars:
+            raise ValueError(f"takes more than {chars} characters of JSON")
+        return value
+
+    return BeforeValidator(check)
+
+
+Parts = Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS)]
+ToolsOf = Annotated[list[T], Field(max_length=MAX_TOOLS), _at_most(MAX_TOOLS_CHARS)]
+JsonSchema = Annotated[dict[str, Any], _at_most(MAX_SCHEMA_CHARS)]
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+ModelName = Annotated[str, Field(max_length=200)]
+Metadata = Annotated[dict[str, Any], Field(max_length=64)]
+TokenLimit = Annotated[int, Field(ge=1, le=1_000_000)]
+Temperature = Annotated[float, Field(ge=0, le=2)]
+TopP = Annotated[float, Field(gt=0, le=1)]
+StopString = Annotated[str, Field(max_length=500)]
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises ValueError for tools that cannot be told apart."""
+    if len(set(names)) < len(names):
+        raise ValueError("two tools have the same name")
 
 
 class Loose(BaseModel):
@@ -43,7 +77,7 @@ class ChatMessage(Loose):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
+    content: TextOr[Parts] | None = None
 
     @model_validator(mode="after")
     def _has_something(self) -> ChatMessage:
@@ -60,29 +94,6 @@ class ResponseFormat(Loose):
     type: str = "text"
 
 
-def _small(schema: dict[str, Any]) -> dict[str, Any]:
-    if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
-        raise ValueError(f"a schema has at most {MAX_SCHEMA_CHARS} characters")
-    return schema
-
-
-JsonSchema = Annotated[dict[str, Any], AfterValidator(_small)]
-ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raises ValueError for tools that cannot be told apart."""
-    if len(set(names)) < len(names):
-        raise ValueError("two tools have the same name")
-
-
-ModelName = Annotated[str, Field(max_length=200)]
-TokenLimit = Annotated[int, Field(ge=1, le=1_000_000)]
-Temperature = Annotated[float, Field(ge=0, le=2)]
-TopP = Annotated[float, Field(gt=0, le=1)]
-StopString = Annotated[str, Field(max_length=500)]
-
-
 class CompletionFields(Loose):
     """What OpenAI's chat completions and its older completions share."""
 
@@ -92,24 +103,17 @@ class CompletionFields(Loose):
     temperature: Temperature | None = None
     top_p: TopP | None = None
     max_tokens: TokenLimit | None = None
-    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    stop: Either[StopString, Annotated[list[StopString], Field(max_length=4)]] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = 1
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    metadata: dict[str, Any] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=64)] | None = None
+    metadata: Metadata | None = None
     prompt_cache_key: str | None = None
     session_id: str | None = None
     litellm_session_id: str | None = None
     user: str | None = None
-
-    @field_validator("stop")
-    @classmethod
-    def _short_stops(cls, value: str | list[str] | None) -> str | list[str] | None:
-        if any(len(s) > 500 for s in ([value] if isinstance(value, str) else value or [])):
-            raise ValueError("a stop string has at most 500 characters")
-        return value
 
     @model_validator(mode="after")
     def _as_sampled(self) -> Self:
@@ -137,9 +141,9 @@ class ChatBody(CompletionFields):
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=128)] | None = None
+    tools: ToolsOf[dict[str, Any]] | None = None
     tool_choice: Any = None
-    response_format: ResponseFormat | None = None
+    response_format: Annotated[ResponseFormat, _at_most(MAX_SCHEMA_CHARS)] | None = None
 
     @model_validator(mode="after")
     def _only_what_works(self) -> Self:

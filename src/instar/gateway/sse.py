@@ -20,6 +20,10 @@ async def client_left(receive: Receive) -> None:
         pass
 
 
+def data_event(body: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
 def named_event(body: Mapping[str, Any]) -> bytes:
     """An event whose name is its `type`, as the Responses API and Anthropic's want it."""
     return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()

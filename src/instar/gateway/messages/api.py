@@ -16,10 +16,13 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.serve_turn import ChatRequest, Piece, ServeTurn, Serving
-from instar.gateway.asking import as_sent, read, request_body, sampling_of
+from instar.gateway.asking import as_sent, read, sampling_of
 from instar.gateway.guard import KeyRing
 from instar.gateway.messages.body import CountBody, MessagesBody
+from instar.gateway.messages.models import MessageEvent, MessageOut, TokenCount
 from instar.gateway.messages.output import PING, MessageBuilder, failed
+from instar.gateway.openapi import add_answering, events_of, request_body
+from instar.gateway.response_models import AnthropicError
 from instar.gateway.session_hints import speaker
 from instar.gateway.sse import EventStream, named_event
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
@@ -35,18 +38,22 @@ class MessagesApi:
     router: APIRouter = field(default_factory=APIRouter)
 
     def __post_init__(self) -> None:
-        self.router.add_api_route(
+        add_answering(
+            self.router,
             "/v1/messages",
             self.create,
-            methods=["POST"],
-            summary="Answer a conversation in Anthropic's shape, streaming or not",
-            openapi_extra={"requestBody": request_body(MessagesBody)},
+            "Answer a conversation in Anthropic's shape, streaming or not",
+            body=MessagesBody,
+            answer=MessageOut,
+            events=events_of(MessageEvent, error=AnthropicError),
         )
         self.router.add_api_route(
             "/v1/messages/count_tokens",
             self.count,
             methods=["POST"],
             summary="How many tokens a conversation takes as a prompt",
+            response_model=TokenCount,
+            responses={404: {"description": "There is no such model or version"}},
             openapi_extra={"requestBody": request_body(CountBody)},
         )
 

@@ -11,14 +11,18 @@ from instar.flow.serve_turn import ToolChoice
 from instar.gateway.parts import AnswerParts, arguments_of, function_call, function_tool, text_from
 from instar.gateway.schemas import (
     MAX_MESSAGES,
+    MAX_PARTS,
     JsonSchema,
     Loose,
+    Metadata,
     ModelName,
+    Parts,
     StopString,
     Temperature,
     TextOr,
     TokenLimit,
     ToolName,
+    ToolsOf,
     TopP,
     check_names,
 )
@@ -37,7 +41,7 @@ class Block(Loose):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: TextOr[list[dict[str, Any]]] | None = None
+    content: TextOr[Parts] | None = None
     is_error: bool | None = False
 
     @model_validator(mode="after")
@@ -64,7 +68,7 @@ class Block(Loose):
 
 class MessageIn(Loose):
     role: Literal["user", "assistant", "system"]
-    content: TextOr[list[Block]]
+    content: TextOr[Annotated[list[Block], Field(max_length=MAX_PARTS)]]
 
     @model_validator(mode="after")
     def _blocks_fit_the_role(self) -> Self:
@@ -122,11 +126,11 @@ class CountBody(Loose):
 
     model: ModelName = "instar"
     messages: Annotated[list[MessageIn], Field(min_length=1, max_length=MAX_MESSAGES)]
-    system: TextOr[list[dict[str, Any]]] | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    system: TextOr[Parts] | None = None
+    tools: ToolsOf[Tool] | None = None
     tool_choice: Choice | None = None
     output_config: OutputConfig | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Metadata | None = None
 
     @model_validator(mode="after")
     def _can_be_answered(self) -> Self:

@@ -13,9 +13,11 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import InstarError, RequestError
 from instar.flow.serve_turn import ChatRequest, Piece, ServeTurn
-from instar.gateway.asking import as_sent, read, request_body, sampling_of
+from instar.gateway.asking import as_sent, read, sampling_of
 from instar.gateway.guard import KeyRing
+from instar.gateway.openapi import add_answering, events_of
 from instar.gateway.responses.body import ResponsesBody
+from instar.gateway.responses.models import ResponseEvent, ResponseObject
 from instar.gateway.responses.output import ResponseBuilder
 from instar.gateway.session_hints import speaker
 from instar.gateway.sse import EventStream, named_event
@@ -38,12 +40,14 @@ class ResponsesApi:
     router: APIRouter = field(default_factory=APIRouter)
 
     def __post_init__(self) -> None:
-        self.router.add_api_route(
+        add_answering(
+            self.router,
             "/v1/responses",
             self.respond,
-            methods=["POST"],
-            summary="Answer a conversation of items, streaming or not",
-            openapi_extra={"requestBody": request_body(ResponsesBody)},
+            "Answer a conversation of items, streaming or not",
+            body=ResponsesBody,
+            answer=ResponseObject,
+            events=events_of(ResponseEvent),
         )
 
     async def respond(self, request: Request) -> Response:

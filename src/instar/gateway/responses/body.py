@@ -11,13 +11,17 @@ from instar.flow.serve_turn import ToolChoice
 from instar.gateway.parts import AnswerParts, function_call, function_tool, text_from
 from instar.gateway.schemas import (
     MAX_MESSAGES,
+    Either,
     JsonSchema,
     Loose,
+    Metadata,
     ModelName,
+    Parts,
     Temperature,
     TextOr,
     TokenLimit,
     ToolName,
+    ToolsOf,
     TopP,
     check_names,
 )
@@ -33,12 +37,12 @@ class Item(Loose):
 
     type: ItemKind = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | list[dict[str, Any]] | None = None
-    summary: list[dict[str, Any]] | None = None
+    content: TextOr[Parts] | None = None
+    summary: Parts | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | list[dict[str, Any]] | None = None
+    output: TextOr[Parts] | None = None
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -104,8 +108,8 @@ class ResponsesBody(Loose):
     input: TextOr[Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]]
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(max_length=100)] | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    tools: ToolsOf[FunctionTool] | None = None
+    tool_choice: Either[Literal["auto", "none", "required"], NamedTool] | None = None
     parallel_tool_calls: bool | None = True
     max_output_tokens: TokenLimit | None = None
     temperature: Temperature | None = None
@@ -113,7 +117,7 @@ class ResponsesBody(Loose):
     text: TextConfig | None = None
     stream: bool | None = False
     store: bool | None = True
-    metadata: dict[str, Any] | None = None
+    metadata: Metadata | None = None
     prompt_cache_key: str | None = None
     user: str | None = None
     background: bool | None = False
