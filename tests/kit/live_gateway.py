@@ -105,7 +105,7 @@ async def live_gateway(
     server = make_server(app, limits=limits, finish_s=2)
     running = asyncio.create_task(server.serve(sockets=[listener]))
     headers = {"authorization": f"Bearer {KEY}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as http:
         while (await http.get("/ready")).status_code != 200:
             await asyncio.sleep(0.02)
         sdk = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
