@@ -117,7 +117,7 @@ async def live_gateway(
     headers = {"authorization": f"Bearer {KEY}"}
     async with (
         listening(app, limits) as (url, server),
-        httpx.AsyncClient(base_url=url, headers=headers, timeout=20, trust_env=False) as http,
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as http,
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as sdk,
     ):
         while (await http.get("/ready")).status_code != 200:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-HANG_S = 20.0
+HANG_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
