@@ -66,6 +66,12 @@ async def test_token_ids_are_sampled_from_as_they_came(live: Live, listed: bool)
     assert turn.prompt_ids == ids
 
 
+async def test_ids_that_no_text_gives_are_not_encoded_anew(live: Live) -> None:
+    half_a_character = live.engine.chat.encode("é")[:1]
+    await ask(live, half_a_character)
+    assert live.engine.prompts[-1] == half_a_character
+
+
 async def test_several_answers_and_stop_strings(live: Live) -> None:
     answer = (await ask(live, n=2, stop=[","])).json()
     assert [(c["index"], c["text"], c["finish_reason"]) for c in answer["choices"]] == [

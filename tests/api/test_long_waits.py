@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from instar.errors import EngineUnavailable
+from instar.flow.serve_turn import ChatRequest, Serving
+from instar.gateway.chat import _Frame
+from instar.records import Caller, Sampling
 from tests.kit.live_gateway import Live, live_gateway
+from tests.kit.told_turns import told_turn
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -70,6 +74,17 @@ async def test_pings_go_on_between_pieces_and_only_to_answers_that_are_open(live
         assert "".join(choice["delta"].get("content", "") for choice in mine) == "Yes."
         assert [choice["finish_reason"] for choice in mine[:-1]] == [None] * (len(mine) - 1)
         assert mine[-1]["finish_reason"] == "stop"
+
+
+def test_ping_belongs_to_a_choice_that_is_still_open() -> None:
+    request = ChatRequest([{"role": "user", "content": "hi"}], Sampling(max_tokens=9), n=2)
+    turns = [told_turn(request, Caller("key", "learner"), choice) for choice in (0, 1)]
+    frame = _Frame(Serving(request, turns, [1], "base"), "instar", with_usage=False)
+    assert json.loads(frame.ping()[6:])["choices"][0]["index"] == 0
+    frame.chunk(0, {}, finish="stop")
+    assert json.loads(frame.ping()[6:])["choices"][0]["index"] == 1
+    frame.chunk(1, {}, finish="stop")
+    assert frame.ping() == b": ping\n\n"
 
 
 async def test_client_that_leaves_while_the_prompt_is_read_cancels_the_turn(live: Live) -> None:

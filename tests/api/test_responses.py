@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
+from instar.records import TurnOutcome, TurnStatus
 from tests.kit.live_gateway import KEY, Live, live_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -196,3 +198,20 @@ async def test_wrong_fields_are_named(live: Live, body: dict[str, Any], named: s
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert named in answer.json()["error"]["message"]
+
+
+async def test_only_finished_turns_of_the_same_key_can_be_continued(
+    live: Live, sdk: openai.AsyncOpenAI
+) -> None:
+    mine = live.store.turn((await sdk.responses.create(model="instar", input="mine")).id)
+    assert mine is not None
+    again = {"status": TurnStatus.OPEN, "session_id": "another"}
+    live.store.open_turns([replace(mine, id="turn_theirs", key_id="another", **again)], [])
+    live.store.open_turns([replace(mine, id="turn_open", **again)], [])
+    outcome = TurnOutcome(
+        TurnStatus.DONE, [1], [2], [-0.1], {"role": "assistant", "content": "x"}, "h", "stop", 1.0
+    )
+    live.store.close_turn("turn_theirs", outcome)
+    for turn_id in ("turn_theirs", "turn_open"):
+        assert (await post(live, input="hi", previous_response_id=turn_id)).status_code == 404
+    assert (await post(live, input="hi", previous_response_id=mine.id)).status_code == 200

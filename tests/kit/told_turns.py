@@ -52,7 +52,7 @@ class ToldTurns:
     async def serve(self, request: ChatRequest, caller: Caller) -> AsyncGenerator[Any, None]:
         self.asked.append(request)
         try:
-            yield Serving(request, [_turn(request, caller)], [1, 2, 3], "base")
+            yield Serving(request, [told_turn(request, caller)], [1, 2, 3], "base")
             for event in self.events:
                 if isinstance(event, InstarError):
                     raise event
@@ -64,7 +64,7 @@ class ToldTurns:
             self.closed += 1
 
 
-def _turn(request: ChatRequest, caller: Caller) -> Turn:
+def told_turn(request: ChatRequest, caller: Caller, choice: int = 0) -> Turn:
     return Turn(
         id="turn_1",
         session_id="s",
@@ -77,6 +77,7 @@ def _turn(request: ChatRequest, caller: Caller) -> Turn:
         pinned=False,
         messages=request.messages,
         request_hash="",
+        choice=choice,
         created_at=1_800_000_000.0,
     )
 

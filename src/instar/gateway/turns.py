@@ -17,8 +17,9 @@ from instar.gateway.sse import client_left
 T = TypeVar("T")
 Events = AsyncGenerator[Serving | Piece | Ended, None]
 
-PATIENCE_S = 1.0
-"""How long a stream waits with its first byte, so that an error which comes at once gets a status of its own."""
+PATIENCE_S = 5.0
+"""How long a stream waits with its first byte, so that an error which comes soon gets a status of its own. Nobody who
+waits for the first piece loses anything by it, and no client gives up so early."""
 
 
 class Begun:
