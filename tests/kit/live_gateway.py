@@ -99,7 +99,9 @@ async def live_gateway(
     app = build_app(made, store, registry, engine, chat, SystemClock(), KEY, BASE_SHA256, dict)
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2, timeout_keep_alive=75)
+    )
     running = asyncio.create_task(server.serve(sockets=[listener]))
     headers = {"authorization": f"Bearer {KEY}"}
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20, trust_env=False) as http:

@@ -324,6 +324,25 @@ async def test_a_wake_up_in_the_history_judges_nothing_and_is_not_judged(desk: D
     assert desk.heard() == {first.id: [("user_reply", "shorter")]}
 
 
+async def test_a_silent_wake_up_that_is_written_into_the_next_message_changes_nothing(desk: Desk) -> None:
+    await desk.ask([user("q")], "a", session_id="s")
+    history = [user("q"), assistant("a"), user(stamped("too long"))]
+    second = await desk.ask(history, "b", session_id="s")
+    poll = {"type": "text", "text": stamped("[OpenClaw heartbeat poll]")}
+    merged = [*history[:2], {"role": "user", "content": [poll, {"type": "text", "text": "too long"}]}]
+    third = await desk.ask([*merged, assistant("b"), user(stamped("thanks", "10:09"))], session_id="s")
+    assert third.parent_id == second.id
+    assert desk.heard()[second.id] == [("user_reply", "thanks")]
+
+
+async def test_a_history_that_was_written_anew_in_its_middle_is_found_by_its_end(desk: Desk) -> None:
+    turns, history = await conversation(desk)
+    changed = [*history[:2], user("question 1, as the client sums it up"), *history[3:]]
+    turn = await desk.ask([*changed, user("shorter")])
+    assert (turn.session_id, turn.parent_id) == (turns[2].session_id, turns[2].id)
+    assert desk.heard()[turns[2].id] == [("user_reply", "shorter")]
+
+
 async def test_a_step_of_a_wake_up_is_part_of_it(desk: Desk) -> None:
     beat = user("Follow the heartbeat monitor scratch context when provided.")
     await desk.ask([beat], TWO_CALLS, session_id="s")
