@@ -105,7 +105,8 @@ MARKS: tuple[Mark, ...] = (
     Mark(
         "heartbeat", "OpenClaw", Role.OTHER,
         _any_of(
-            "Follow the heartbeat monitor scratch context", "Read HEARTBEAT.md if it exists",
+            "Follow the heartbeat monitor scratch context", "Read HEARTBEAT.md if it exists (workspace context)",
+            "Read HEARTBEAT.md if it exists. Follow it strictly.",
             "Run the following periodic tasks (only those due", "[OpenClaw heartbeat poll]",
         ),
         "begins `Follow the heartbeat monitor scratch context` or `[OpenClaw heartbeat poll]`",
