@@ -182,7 +182,8 @@ _ANY = re.compile("|".join(f"(?P<m{i}>{mark.begins.pattern})" for i, mark in enu
 class Text:
     """A user message's text, taken apart: `before + core + behind` is the whole of it.
 
-    `core` is without frames and notes. `mark` tells what it is if it is not simply the user speaking.
+    `core` is without frames and notes. `mark` tells what it is if it is not simply the user speaking. `joined`: what
+    the user says now stands in it behind a message of theirs that was never answered.
     """
 
     before: str
@@ -190,6 +191,7 @@ class Text:
     behind: str
     mark: Mark | None = None
     stamp: str = ""
+    joined: bool = False
 
     @property
     def words(self) -> str:
@@ -225,7 +227,8 @@ def read(text: str) -> Text:
         start = 0
     if text[end:].isspace():
         end = len(text)
-    return Text(text[:start], text[start:end], text[end:], mark, stamp[0].strip() if stamp else "")
+    joined = queued and mark is None
+    return Text(text[:start], text[start:end], text[end:], mark, stamp[0].strip() if stamp else "", joined)
 
 
 def _mark_at(text: str, start: int, end: int) -> Mark | None:
