@@ -20,7 +20,7 @@ from tokenizers.decoders import DecodeStream
 
 from instar.errors import ModelError, RequestError
 from instar.records import Message
-from instar.words import own_words
+from instar.words import read_content
 
 RAW = "instar_raw"
 """Key of a message whose text is a prompt to be continued as it is, without the chat template."""
@@ -75,9 +75,16 @@ def plain_text(content: Any) -> str:
 
 def last_user_index(messages: Sequence[Message]) -> int | None:
     """Index of the newest message in which the user spoke; where only their client did, of what that wrote."""
-    users = [i for i, m in enumerate(messages) if isinstance(m, dict) and m.get("role") == "user"]
-    spoke = (i for i in reversed(users) if own_words(plain_text(messages[i].get("content"))))
-    return next(spoke, users[-1] if users else None)
+    client: int | None = None
+    for i in reversed(range(len(messages))):
+        message = messages[i]
+        if not isinstance(message, dict) or message.get("role") != "user":
+            continue
+        text = read_content(message.get("content"))
+        if text.words:
+            return i
+        client = i if client is None or not text.passes else client
+    return client
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
@@ -88,8 +95,9 @@ def last_user_text(messages: Sequence[Message]) -> str:
 
 def said_text(content: Any) -> str:
     """The user's own words in a stored message's content; what their client wrote, where it wrote all of it."""
-    text = plain_text(content)
-    return own_words(text) or text
+    text = read_content(content)
+    framed = text.before or text.behind or text.mark
+    return text.core if framed and text.core else plain_text(content)
 
 
 class StreamDecoder:

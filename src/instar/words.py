@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 BEGIN_NOTE = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 END_NOTE = "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
@@ -104,7 +105,8 @@ MARKS: tuple[Mark, ...] = (
     Mark(
         "heartbeat", "OpenClaw", Role.OTHER,
         _any_of(
-            "Follow the heartbeat monitor scratch context", "Read HEARTBEAT.md if it exists",
+            "Follow the heartbeat monitor scratch context", "Read HEARTBEAT.md if it exists (workspace context)",
+            "Read HEARTBEAT.md if it exists. Follow it strictly.",
             "Run the following periodic tasks (only those due", "[OpenClaw heartbeat poll]",
         ),
         "begins `Follow the heartbeat monitor scratch context` or `[OpenClaw heartbeat poll]`",
@@ -132,7 +134,6 @@ MARKS: tuple[Mark, ...] = (
         "memory_flush", "OpenClaw", Role.OTHER, _any_of("Pre-compaction memory flush"),
         "begins `Pre-compaction memory flush`",
         "the client has notes written before it shortens the history",
-        "in the client's program",
     ),
     Mark(
         "greeting", "OpenClaw", Role.OTHER, _any_of("A new session was started via /new or /reset"),
@@ -168,7 +169,6 @@ MARKS: tuple[Mark, ...] = (
         ),
         "begins `The conversation history before this point was compacted into the following summary:`",
         "stands for messages that the client left out",
-        "in the client's program",
     ),
 )  # fmt: skip
 """Texts that are a whole message or stand before the user's words, in the order in which they are looked for."""
@@ -182,7 +182,8 @@ _ANY = re.compile("|".join(f"(?P<m{i}>{mark.begins.pattern})" for i, mark in enu
 class Text:
     """A user message's text, taken apart: `before + core + behind` is the whole of it.
 
-    `core` is without frames and notes. `mark` tells what it is if it is not simply the user speaking.
+    `core` is without frames and notes. `mark` tells what it is if it is not simply the user speaking. `joined`: what
+    the user says now stands in it behind a message of theirs that was never answered.
     """
 
     before: str
@@ -190,6 +191,7 @@ class Text:
     behind: str
     mark: Mark | None = None
     stamp: str = ""
+    joined: bool = False
 
     @property
     def words(self) -> str:
@@ -225,7 +227,8 @@ def read(text: str) -> Text:
         start = 0
     if text[end:].isspace():
         end = len(text)
-    return Text(text[:start], text[start:end], text[end:], mark, stamp[0].strip() if stamp else "")
+    joined = queued and mark is None
+    return Text(text[:start], text[start:end], text[end:], mark, stamp[0].strip() if stamp else "", joined)
 
 
 def _mark_at(text: str, start: int, end: int) -> Mark | None:
@@ -233,9 +236,25 @@ def _mark_at(text: str, start: int, end: int) -> Mark | None:
     return MARKS[int(found.lastgroup[1:])] if found and found.lastgroup else None
 
 
-def own_words(text: str) -> str:
-    """What of a user message's text the user said; "" where nobody but their client spoke."""
-    return read(text).words
+def read_content(content: Any) -> Text:
+    """Take the content of a user message apart: a text, or a list of parts; what is no text is passed over.
+
+    A client may put its own text and the user's into parts of one message, when it leaves out what stood between.
+    """
+    if isinstance(content, str):
+        return read(content)
+    listed = content if isinstance(content, list) else []
+    parts = [p["text"] for p in listed if isinstance(p, dict) and isinstance(p.get("text"), str)]
+    whole = "".join(parts)
+    texts = [read(part) for part in parts]
+    said = [i for i, text in enumerate(texts) if text.words]
+    if not said or all(text.mark is None for text in texts):
+        return read(whole)
+    first, last = texts[said[0]], texts[said[-1]]
+    before = "".join(parts[: said[0]]) + first.before
+    behind = last.behind + "".join(parts[said[-1] + 1 :])
+    stamp = next((text.stamp for text in texts if text.stamp), "")
+    return Text(before, whole[len(before) : len(whole) - len(behind)], behind, first.mark, stamp)
 
 
 def runtime_facts(text: str) -> dict[str, str]:

@@ -20,7 +20,10 @@ OURS = frozenset({"x-session-id", "x-turn-type"})
 
 @dataclass(frozen=True)
 class Expect:
-    """`follows` is the number of the request whose answer is continued, `hears` what is said of this answer."""
+    """`follows` is the number of the request whose answer is continued, `hears` what is said of this answer.
+
+    Session `sess_` stands for any that we named ourselves.
+    """
 
     session: str
     kind: str
@@ -41,6 +44,9 @@ SILENCE, FOURTH = "Thanks, say nothing", "and now a fourth"
 NOTE = [("tool_result", "secret note 42\n")]
 SLUG = "slug-generator-0adbede7-1af0-4814-a8be-10e596916ac9:0"
 CRON = "openclaw-cron-a22884fe695ee7f053b743c40acc2313"
+MAIN = "d9b74164-6e43-450c-be25-5707e91d7770"
+OTHER = "e0c85275-6e43-450c-be25-5707e91d7770"
+FLUSH = "internal-session-effects-7bcc4023-a6ca-4f94-aa3b-cc4768b59749-1a358851c370ccc0"
 TRIAL = "internal-session-effects-0c5cd43b-b4f3-4dcd-81cd-656005bbfb75-:0"
 
 EXPECTED: dict[str, dict[int, Expect]] = {
@@ -100,6 +106,63 @@ EXPECTED: dict[str, dict[int, Expect]] = {
         54: Expect("p1", "tool_step", "USETOOL now please", follows=53),
     },
     "20_upstream_fetch_patch_no_headers": {60: Expect("q1", "main", "Upstream plugin only")},
+    "21_faults_compaction_new_reset": {
+        0: Expect("k1:0", "main", ANN, "stub reply 1: fine.", hears=reply("No, wrong: use a formal tone.")),
+        1: Expect(
+            "k1:0", "main", "No, wrong: use a formal tone.", "stub reply 2: fine.", follows=0,
+            hears=reply("FAULT500 please say hi"),
+        ),
+        2: Expect("k1:0", "main", "FAULT500 please say hi", FAULT_500, follows=1),
+        3: Expect("k1:0", "retry", "FAULT500 please say hi", FAULT_500, 1, "retry_wrapper"),
+        4: Expect(
+            "k1:0", "retry", "FAULT500 please say hi", "stub reply 3: fine.", 1, "retry_wrapper",
+            hears=reply("and a fourth"),
+        ),
+        5: Expect(
+            "k1:0", "main", "and a fourth", "stub reply 4: fine.", follows=4,
+            hears=reply("too long, shorter please"),
+        ),
+        6: Expect("k1", "side", recognised="compaction"),
+        7: Expect(
+            "k1:1", "main", "too long, shorter please", "stub reply 6: fine.", follows=5, hears=reply("good")
+        ),
+        8: Expect("k1:1", "main", "good", follows=7),
+        9: Expect("k1:2", "main", "no, wrong"),
+        10: Expect("k1:3", "main", "tell me a joke", "stub reply 9: fine.", hears=reply("ha ha, great")),
+        11: Expect("k1:3", "main", "ha ha, great", follows=10),
+    },
+    "22_stock_memory_flush_and_heartbeats": {
+        12: Expect(
+            "st1", "main", "My name is Bob. Greet me.", "stub reply 11: fine.",
+            hears=reply("no, formal please"),
+        ),
+        13: Expect(FLUSH, "side", recognised="memory_flush"),
+        14: Expect("st1", "main", "no, formal please", "stub reply 13: fine.", follows=12, hears=reply("thanks")),
+        15: Expect(
+            "st1", "main", "thanks", "stub reply 14: fine.", follows=14, hears=reply("and one more thing")
+        ),
+        16: Expect(MAIN, "side", answer="stub reply 15: fine.", recognised="heartbeat"),
+        17: Expect("st1", "main", "and one more thing", follows=15),
+        18: Expect("sess_", "side", recognised="model_run"),
+        19: Expect(MAIN, "main", "What is a moult?", "stub reply 18: fine."),
+        20: Expect(MAIN, "side", answer="stub reply 19: fine.", follows=19, recognised="heartbeat"),
+        21: Expect(MAIN, "main", "too long", "stub reply 20: fine.", hears=reply("thanks")),
+        22: Expect(MAIN, "main", "thanks", follows=21),
+    },
+    "23_stock_silent_heartbeat_and_faults": {
+        0: Expect(OTHER, "main", "What is an instar?", "stub reply 1: fine.", hears=reply("too long")),
+        1: Expect(OTHER, "side", answer="NO_REPLY", follows=0, recognised="heartbeat"),
+        2: Expect(
+            OTHER, "main", "too long", "stub reply 2: fine.", follows=0, hears=reply("FAULT500 in stock mode")
+        ),
+        3: Expect(OTHER, "main", "FAULT500 in stock mode", FAULT_500, follows=2),
+        4: Expect(OTHER, "retry", "FAULT500 in stock mode", FAULT_500, 2, "retry_wrapper"),
+        5: Expect(
+            OTHER, "retry", "FAULT500 in stock mode", "stub reply 3: fine.", 2, "retry_wrapper",
+            hears=reply("thanks"),
+        ),
+        6: Expect(OTHER, "main", "thanks", follows=5),
+    },
 }  # fmt: skip
 """Recording → number of the request → what becomes of it, and what it is answered with."""
 
@@ -134,8 +197,9 @@ def check(turns: dict[tuple[str, int], Any]) -> None:
     for (name, n), turn in turns.items():
         expected = EXPECTED[name][n]
         parent = turns[name, expected.follows]["id"] if expected.follows is not None else None
+        ours = turn["session_id"].startswith("sess_")
         told = {
-            "session": turn["session_id"], "kind": turn["kind"], "recognised": turn["recognised"],
+            "session": "sess_" if ours else turn["session_id"], "kind": turn["kind"], "recognised": turn["recognised"],
             "parent": turn["parent_id"], "hears": [(s["kind"], s["text"]) for s in turn["next_states"]],
         }  # fmt: skip
         assert told == {

@@ -141,6 +141,31 @@ async def test_a_wrapper_around_a_new_message_is_no_retry(desk: Desk) -> None:
     assert (turn.kind, turn.params.get("recognised")) == (Kind.MAIN, None)
 
 
+@pytest.mark.parametrize("reached_us", [True, False])
+async def test_a_message_that_was_never_answered_is_heard_once_when_the_next_is_joined_to_it(
+    desk: Desk, reached_us: bool
+) -> None:
+    first = await desk.ask([user(stamped("q"))], "a", session_id="s:0")
+    history = [user(stamped("q")), assistant("a")]
+    if reached_us:
+        await desk.ask([*history, user(stamped("shorter", "10:09"))], fault=True, session_id="s:0")
+    joined = user(stamped(f"{QUEUED}\nshorter\n\nare you there?", "10:10"))
+    second = await desk.ask([*history, joined], "yes", session_id="s:0")
+    assert (second.kind, second.parent_id) == (Kind.MAIN, first.id)
+    heard = "shorter" if reached_us else "shorter\n\nare you there?"
+    assert desk.heard() == {first.id: [("user_reply", heard)]}
+    later = [
+        *history,
+        user(stamped("are you there?", "10:10")),
+        assistant("yes"),
+        user(stamped("good", "10:11")),
+    ]
+    third = await desk.ask(later, session_id="s:0")
+    assert third.parent_id == second.id
+    assert desk.heard()[second.id] == [("user_reply", "good")]
+    assert desk.heard()[first.id] == [("user_reply", heard)]
+
+
 # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────
 async def test_hello_on_two_days_is_no_regenerate(desk: Desk) -> None:
     """Where `/new` leaves the id as it is, only the stamp tells the two apart."""
@@ -322,6 +347,25 @@ async def test_a_wake_up_in_the_history_judges_nothing_and_is_not_judged(desk: D
     assert desk.heard() == {}
     await desk.ask([user("q"), assistant("a"), user("shorter")], session_id="s")
     assert desk.heard() == {first.id: [("user_reply", "shorter")]}
+
+
+async def test_a_silent_wake_up_that_is_written_into_the_next_message_changes_nothing(desk: Desk) -> None:
+    await desk.ask([user("q")], "a", session_id="s")
+    history = [user("q"), assistant("a"), user(stamped("too long"))]
+    second = await desk.ask(history, "b", session_id="s")
+    poll = {"type": "text", "text": stamped("[OpenClaw heartbeat poll]")}
+    merged = [*history[:2], {"role": "user", "content": [poll, {"type": "text", "text": "too long"}]}]
+    third = await desk.ask([*merged, assistant("b"), user(stamped("thanks", "10:09"))], session_id="s")
+    assert third.parent_id == second.id
+    assert desk.heard()[second.id] == [("user_reply", "thanks")]
+
+
+async def test_a_history_that_was_written_anew_in_its_middle_is_found_by_its_end(desk: Desk) -> None:
+    turns, history = await conversation(desk)
+    changed = [*history[:2], user("question 1, as the client sums it up"), *history[3:]]
+    turn = await desk.ask([*changed, user("shorter")])
+    assert (turn.session_id, turn.parent_id) == (turns[2].session_id, turns[2].id)
+    assert desk.heard()[turns[2].id] == [("user_reply", "shorter")]
 
 
 async def test_a_step_of_a_wake_up_is_part_of_it(desk: Desk) -> None:

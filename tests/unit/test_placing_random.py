@@ -61,6 +61,7 @@ class Client:
     begun: list[Message] = field(default_factory=list)  # a summary, after a compaction
     generation: int = 0
     minute: int = 0
+    woken: bool = False
 
     @property
     def session(self) -> dict[str, Any]:
@@ -115,6 +116,10 @@ class Client:
             await self.call_tools(exchange, n)
         await self.answer(exchange, f"answer {self.lot.random()}")
         exchange.answered.append(exchange.steps[0])
+        if self.woken and self.exchanges:
+            parts = f"{exchange.stamp}[OpenClaw heartbeat poll]", exchange.said
+            exchange.messages[0] = {"role": "user", "content": [{"type": "text", "text": p} for p in parts]}
+        self.woken = False
         self.exchanges.append(exchange)
 
     async def call_tools(self, exchange: Exchange, step: int) -> None:
@@ -176,6 +181,7 @@ class Client:
         if self.agent:
             turn = await self.desk.ask(self.sent([*self.history(), user(BEAT)]), "NO_REPLY", **self.session)
             assert turn.reason == "heartbeat"
+            self.woken = True
 
     async def compact(self) -> None:
         if self.agent and len(self.exchanges) > 1:
@@ -193,7 +199,7 @@ class Client:
 
     async def restart(self) -> None:
         if self.agent:
-            self.exchanges, self.begun = [], []
+            self.exchanges, self.begun, self.woken = [], [], False
             self.generation += 1
 
     def expect(self, turn: Turn, kind: str, text: str, once: bool = True) -> None:
@@ -202,7 +208,7 @@ class Client:
             heard.append((kind, text))
 
 
-ACTS = ["say"] * 8 + ["regenerate", "regenerate", "edit", "edit", "wake", "compact", "restart"]
+ACTS = ["say"] * 8 + ["regenerate", "regenerate", "edit", "edit", "wake", "wake", "compact", "restart"]
 
 
 @pytest.mark.parametrize("seed", range(3))

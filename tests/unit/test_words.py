@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from instar.chat_format import last_user_text
 from instar.flow.conversation import prefix_hashes
 from instar.flow.prompts import with_hint
-from instar.words import BEGIN_NOTE, END_NOTE, MARKS, Mark, Role, own_words, read, runtime_facts
+from instar.words import BEGIN_NOTE, END_NOTE, MARKS, Mark, Role, read, read_content, runtime_facts
+
+
+def own_words(text: str) -> str:
+    return read(text).words
+
 
 STAMP = "[Mon 2026-11-30 10:08 UTC] "
 QUEUED = "[Queued user message from a previous active turn; preserved as context only. Go on below.]\n"
@@ -92,6 +97,26 @@ def test_each_mark_is_known_and_is_nobodys_words(mark: Mark) -> None:
         assert read(text).passes == (mark.role in (Role.NOTE, Role.AGAIN))
 
 
+def parts(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def test_a_part_of_a_message_may_be_the_clients_and_another_the_users() -> None:
+    """So OpenClaw writes a message before which it left out the answer to a wake-up."""
+    merged = parts(f"{STAMP}[OpenClaw heartbeat poll]", "too long")
+    text = read_content(merged)
+    assert (text.words, text.mark, text.stamp) == ("too long", None, STAMP.strip())
+    alone = {"role": "user", "content": f"{STAMP}too long"}
+    assert prefix_hashes([{"role": "user", "content": merged}]) == prefix_hashes([alone])
+    hinted = with_hint([{"role": "user", "content": merged}], "Be short.")
+    assert hinted[0]["content"] == f"{STAMP}[OpenClaw heartbeat poll]Be short.\n\ntoo long"
+    assert read_content(parts(f"{STAMP}fix it", NOTE)).words == "fix it"
+    assert read_content(parts("one, ", "two")).words == "one, two"
+    assert read_content(parts(f"{STAMP}[OpenClaw heartbeat poll]", NOTE)).words == ""
+    assert read_content([{"type": "image_url"}, *parts("what is it?")]).words == "what is it?"
+    assert read_content(None).words == ""
+
+
 def test_a_wrapper_counts_only_where_it_asks_to_go_on() -> None:
     assert read(f"{STAMP}{QUEUED}q{CONTINUE}").again
     new = read(f"{STAMP}{QUEUED}old\n\nnew")
@@ -113,6 +138,8 @@ def test_the_last_words_of_a_request_are_the_users() -> None:
     ]
     assert last_user_text(messages) == "fix it"
     assert last_user_text(messages[1:]) == NOTE  # for readers: better than nothing
+    beat = {"role": "user", "content": f"{SAMPLES['heartbeat']}{RUNTIME}"}
+    assert last_user_text([beat, *messages[1:]]) == SAMPLES["heartbeat"]
 
 
 def test_a_hint_stands_before_the_users_words_and_not_before_the_clients() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from instar.chat_format import text_of
 from instar.errors import RequestError
 from instar.records import Message
-from instar.words import Text, read, runtime_facts
+from instar.words import Text, read_content, runtime_facts
 
 _UNHEARD = {"system", "developer"}
 _THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
@@ -53,7 +53,7 @@ def request_hash(hashes: Sequence[str], messages: Sequence[Message]) -> str:
 
 def user_text(message: Message) -> Text | None:
     """The text of a user message, taken apart; None for any other message."""
-    return read(text_of(message.get("content"))) if message.get("role") == "user" else None
+    return read_content(message.get("content")) if message.get("role") == "user" else None
 
 
 def newest_said(messages: Sequence[Message]) -> Text | None:

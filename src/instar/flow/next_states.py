@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from instar.flow.conversation import last_answer, newest_said, reply_after, request_hash, words_at
+from instar.flow.conversation import (
+    last_answer,
+    newest_said,
+    reply_after,
+    request_hash,
+    user_text,
+    words_at,
+)
 from instar.flow.kinds import Hints, What
 from instar.ports import Store
 from instar.records import Caller, Kind, Message, NextKind, NextState, Turn, TurnStatus
+
+_UNANSWERED = {TurnStatus.FAILED, TurnStatus.CANCELLED}
 
 SESSION_DONE = "session_done"
 """Parameter of a turn that its client called the last of its session: nothing that comes later is about it."""
@@ -51,15 +60,20 @@ def _answered_to(store: Store, asked: Asked, session_id: str, parent: Turn, inde
     """Tool results go to the step that asked for them; the user's reply to every step of the episode."""
     results, said = reply_after(asked.messages, index)
     told = [asked.says(parent, NextKind.TOOL_RESULT, text) for text in results]
-    reply = words_at(asked.messages, _first_said(store, asked, session_id, said))
+    reply = words_at(asked.messages, _first_said(store, asked, session_id, parent, said))
     if reply.strip():
         told += [asked.says(step, NextKind.USER_REPLY, reply) for step in _ancestry(store, parent)]
     return told
 
 
-def _first_said(store: Store, asked: Asked, session_id: str, said: Sequence[int]) -> Sequence[int]:
+def _first_said(
+    store: Store, asked: Asked, session_id: str, parent: Turn, said: Sequence[int]
+) -> Sequence[int]:
     """The messages that reply to an answer: those up to the first request, since what the user says when that one
     failed, or was stopped, is about the silence."""
+    first = user_text(asked.messages[said[0]]) if said else None
+    if first and first.joined and any(turn.status in _UNANSWERED for turn in store.children(parent.id)):
+        return []
     for n, i in enumerate(said[:-1], 1):
         until = request_hash(asked.hashes[: i + 1], asked.messages[: i + 1])
         if store.find_by_request(asked.caller.key_id, session_id, until):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from instar.chat_format import ChatFormat, last_user_index, text_of
+from instar.chat_format import ChatFormat, last_user_index
 from instar.records import Message, Sample
-from instar.words import read
+from instar.words import read_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,6 @@ def with_hint(messages: list[Message], hint: str) -> list[Message]:
     last = last_user_index(messages)
     if last is None:
         return [*messages, {"role": "user", "content": hint}]
-    asked = read(text_of(messages[last].get("content")))
+    asked = read_content(messages[last].get("content"))
     hinted = {**messages[last], "content": f"{asked.before}{hint}\n\n{asked.core}{asked.behind}"}
     return [*messages[:last], hinted, *messages[last + 1 :]]

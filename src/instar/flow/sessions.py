@@ -124,16 +124,15 @@ class _History:
         if self.session and not turns:
             turns = self._begun_unnamed(list(ends))
         if not turns:
-            parent = self._shortened() if self.session else None
-            index = last_answer(messages)
-            return (parent, index, {index: parent}) if parent and index is not None else (None, None, {})
+            return self._by_last_answer(self.session, {}) or (None, None, {})
         longest = max(ends[t.context_hash or ""] for t in turns)
         parents = [t for t in turns if t.context_hash == self.asked.hashes[longest]]
         if self.session is None and len({t.session_id for t in parents}) > 1:
             return None
         where = parents[0].session_id
         served = {ends[t.context_hash or ""]: t for t in reversed(turns) if t.session_id == where}
-        return parents[0], longest, served
+        whole = longest == last_answer(messages)
+        return (None if whole else self._by_last_answer(where, served)) or (parents[0], longest, served)
 
     def _mine(self, turns: Sequence[Turn]) -> list[Turn]:
         return [t for t in turns if t.learner == self.asked.caller.learner]
@@ -144,17 +143,18 @@ class _History:
         unnamed = [t for t in turns if t.session_id.startswith(f"{_OWN}_")]
         return unnamed if len({t.session_id for t in unnamed}) == 1 else []
 
-    def _shortened(self) -> Turn | None:
-        """The last answer of the session, if the history ends in it: its beginning may be left out or summed up."""
+    def _by_last_answer(self, session: str | None, served: dict[int, Turn]) -> Found | None:
+        """The last answer of the session, if the history ends in it: what stands before may be left out, summed up,
+        or written anew."""
         index = last_answer(self.asked.messages)
-        if index is None or self.session is None:
+        if index is None or session is None:
             return None
-        turns = self.store.newest_of(self.asked.caller.key_id, _with_predecessors(self.session), 8)
+        turns = self.store.newest_of(self.asked.caller.key_id, _with_predecessors(session), 8)
         done = (t for t in self._mine(turns) if t.status is TurnStatus.DONE and t.kind is not Kind.SIDE)
         last = next(done, None)
-        if last is None or last.answer is None:
+        if last is None or last.answer is None or not same_message(self.asked.messages[index], last.answer):
             return None
-        return last if same_message(self.asked.messages[index], last.answer) else None
+        return last, index, {**served, index: last}
 
 
 def _with_predecessors(session: str) -> list[str]:
