@@ -115,24 +115,19 @@ def test_refusals_are_the_errors_of_the_sdk(sdk: openai.OpenAI, change: dict[str
     assert set(caught.value.body) == {"message", "type", "param", "code"}
 
 
-def routes(gateway: Gateway) -> set[str]:
-    return set(gateway.app.openapi()["paths"])
-
-
-def test_completions(gateway: Gateway, sdk: openai.OpenAI) -> None:
-    if "/v1/completions" not in routes(gateway):
-        pytest.skip("this route is not served")
+def test_completions(sdk: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "instar", "prompt": "hi", "temperature": 0, "max_tokens": 8}
     whole = sdk.completions.create(**asked)
-    chunks = list(sdk.completions.create(**asked, stream=True))
+    lenient = sdk.copy(
+        _extra_kwargs={"_strict_response_validation": False}
+    )  # its type of a choice knows no stream
+    chunks = list(lenient.completions.create(**asked, stream=True))
     assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text
     reasons = [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason]
     assert reasons == [whole.choices[0].finish_reason]
 
 
-def test_responses(gateway: Gateway, sdk: openai.OpenAI) -> None:
-    if "/v1/responses" not in routes(gateway):
-        pytest.skip("this route is not served")
+def test_responses(sdk: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "instar", "input": "hi", "temperature": 0, "max_output_tokens": 16}
     whole = sdk.responses.create(**asked)
     events = list(sdk.responses.create(**asked, stream=True))

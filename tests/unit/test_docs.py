@@ -36,7 +36,7 @@ def test_headers_named_for_clients_are_read() -> None:
     page = docs.CLIENTS_PAGE.read_text("utf-8")
     table = page.partition("## What you can send")[2].partition("##")[0]
     read = (docs.ROOT / "src/instar/gateway/session_hints.py").read_text("utf-8")
-    read += (docs.ROOT / "src/instar/gateway/chat.py").read_text("utf-8")
+    read += (docs.ROOT / "src/instar/gateway/asking.py").read_text("utf-8")
     named = re.findall(r"^\| `([A-Za-z-]+)", table, re.MULTILINE)
     assert len(named) == 5
     assert [name for name in named if f'"{name.lower()}"' not in read] == []
