@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 CLI_PAGE = ROOT / "docs" / "cli.md"
 COMMANDS: list[list[str]] = [
-    [], ["serve"], ["chat"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
+    [], ["serve"], ["chat"], ["connect"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
     ["versions", "activate"], ["versions", "rollback"], ["versions", "approve"], ["versions", "reject"],
     ["judge"], ["judge", "cases"],
 ]  # fmt: skip

@@ -59,5 +59,8 @@ def build_app(
     )
     errors.install(app)
     app.include_router(ChatApi(serve_turn, keys, settings, chat.token_text).router)
-    app.include_router(InspectApi(store, registry, engine, versions, keys, settings, clock, processes).router)
+    inspect = InspectApi(
+        store, registry, engine, versions, keys, settings, clock, chat.context_length, processes
+    )
+    app.include_router(inspect.router)
     return app
