@@ -83,7 +83,10 @@ class OpenClaw:
 
     def post(self, text: str, session: str = "s1", timeout_s: float = 180) -> httpx.Response:
         """The same through the gateway's own HTTP endpoint: the same run of the agent, without a start of Node."""
-        headers = {"authorization": f"Bearer {TOKEN}", "x-openclaw-session-key": f"agent:main:{session}"}
+        headers = {
+            "authorization": f"Bearer {TOKEN}",
+            "x-openclaw-session-key": f"agent:main:explicit:{session}",
+        }
         body = {"model": "openclaw", "messages": [{"role": "user", "content": text}]}
         with httpx.Client(trust_env=False, timeout=timeout_s) as http:
             return http.post(f"http://127.0.0.1:{self.port}/v1/chat/completions", json=body, headers=headers)
