@@ -19,7 +19,7 @@ SETTINGS = {
     "unnamed": {"named_sessions": False},
     "stock": {"named_sessions": False, "small": False},
 }
-"""With its session-affinity settings, without them, and with its full prompt: twelve tools, a trailing context block."""
+"""With its session-affinity settings, without them, and with its full prompt, which ends in a block of its own."""
 
 
 @dataclass

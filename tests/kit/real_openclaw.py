@@ -118,6 +118,11 @@ class OpenClaw:
         return file.read_text("utf-8", "replace")[-6000:] if file.is_file() else ""
 
 
+def session_key(session: str) -> str:
+    """OpenClaw's name for a session of the command line; `main` is the agent's own, where heartbeats beat."""
+    return "agent:main:main" if session == "main" else f"agent:main:explicit:{session}"
+
+
 def _reply(result: dict[str, Any]) -> str:
     payloads = result.get("payloads") or (result.get("result") or {}).get("payloads") or []
     return "\n".join(str(p.get("text", "")) for p in payloads)

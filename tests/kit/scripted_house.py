@@ -80,10 +80,10 @@ class Scripted:
         """When the last message, of this role, holds `said`."""
         self.rules.insert(0, (lambda asked: asked.role == role and said in asked.last, answer))
 
-    def call(self, said: str, *calls: tuple[str, dict[str, Any]]) -> None:
-        """When the last user message holds `said`: call these tools."""
+    def call(self, said: str, *calls: tuple[str, dict[str, Any]], role: str = "user") -> None:
+        """When the last message, of this role, holds `said`: call these tools."""
         asked = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
-        self.on(said, "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in asked))
+        self.on(said, "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in asked), role)
 
     def __call__(self, request: Completion) -> list[int]:
         asked = self.read(request)
@@ -123,7 +123,8 @@ class House:
         """A version that the scripted engine loads; it answers with its name."""
         work = self.server.data_dir / f"work-{name}"
         work.mkdir()
-        (work / "adapter_config.json").write_text('{"r": 1, "lora_alpha": 2, "bias": "none"}', "utf-8")
+        config = {"peft_type": "LORA", "r": 1, "lora_alpha": 2}
+        (work / "adapter_config.json").write_text(json.dumps(config), "utf-8")
         stem = "base_model.model.model.layers.0.self_attn.q_proj"
         shapes = {"lora_A": (1, 64), "lora_B": (64, 1)}
         tensors = {f"{stem}.{side}.weight": np.zeros(shape, np.float32) for side, shape in shapes.items()}
