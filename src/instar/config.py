@@ -272,6 +272,16 @@ def models_dir() -> Path:
     return Path(os.environ.get("INSTAR_MODELS_DIR") or Path.home() / ".cache" / "instar" / "models")
 
 
+def openclaw_config_file() -> Path:
+    """Where OpenClaw looks for its configuration, by its own environment variables, else `~/.openclaw`."""
+    if path := os.environ.get("OPENCLAW_CONFIG_PATH"):
+        return Path(path).expanduser()
+    if state := os.environ.get("OPENCLAW_STATE_DIR"):
+        return Path(state).expanduser() / "openclaw.json"
+    home = os.environ.get("OPENCLAW_HOME")
+    return (Path(home).expanduser() if home else Path.home()) / ".openclaw" / "openclaw.json"
+
+
 _NOT_SETTINGS = {"INSTAR_DATA_DIR", "INSTAR_MODELS_DIR", "INSTAR_DEBUG"}
 """Variables that are read on their own and name no field of Settings."""
 

@@ -22,7 +22,7 @@ README = ROOT / "README.md"
 CLI_PAGE = ROOT / "docs" / "cli.md"
 CLIENTS_PAGE = ROOT / "docs" / "clients.md"
 COMMANDS: list[list[str]] = [
-    [], ["serve"], ["chat"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
+    [], ["serve"], ["chat"], ["connect"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
     ["versions", "activate"], ["versions", "rollback"], ["versions", "approve"], ["versions", "reject"],
     ["judge"], ["judge", "cases"],
 ]  # fmt: skip

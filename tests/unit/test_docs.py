@@ -76,7 +76,7 @@ def test_instar_commands_of_the_readme_exist() -> None:
     known = {" ".join(command) for command in docs.COMMANDS}
     named = set(
         re.findall(
-            r"(?:^|[`$ ])instar ((?:serve|chat|status|judge cases|versions(?: [a-z]+)?)\b)",
+            r"(?:^|[`$ ])instar ((?:serve|chat|connect|status|judge cases|versions(?: [a-z]+)?)\b)",
             README,
             re.MULTILINE,
         )

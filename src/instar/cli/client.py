@@ -87,9 +87,11 @@ class Server:
         return value
 
     @contextmanager
-    def stream(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Iterator[Answer]:
-        """Post and yield the streamed answer. Leaving the block aborts it."""
-        timeout = httpx.Timeout(None, connect=5.0)
+    def stream(
+        self, path: str, body: dict[str, Any], headers: dict[str, str], *, silence_s: float | None = None
+    ) -> Iterator[Answer]:
+        """Post and yield the streamed answer. Leaving the block aborts it; so does a longer silence than allowed."""
+        timeout = httpx.Timeout(None, connect=5.0, read=silence_s)
         with (
             self._client(timeout) as client,
             client.stream("POST", path, json=body, headers=headers) as response,

@@ -86,6 +86,9 @@ def build_app(
     app.include_router(CompletionsApi(serve_turn, keys, settings, chat).router)
     app.include_router(ResponsesApi(serve_turn, store, keys, settings).router)
     app.include_router(MessagesApi(serve_turn, keys, settings).router)
-    app.include_router(InspectApi(store, registry, engine, versions, keys, settings, clock, processes).router)
+    inspect = InspectApi(
+        store, registry, engine, versions, keys, settings, clock, chat.context_length, processes
+    )
+    app.include_router(inspect.router)
     document(app, keys)
     return app

@@ -45,7 +45,7 @@ _TURN_PARAMETERS = [
 
 @dataclass(slots=True)
 class InspectApi:
-    """Routes that print facts. `processes` tells, per loop, pid and restarts."""
+    """Routes that print facts. `processes` tells, per loop, pid and restarts; `context_length` counts tokens."""
 
     store: Store
     registry: Registry
@@ -54,6 +54,7 @@ class InspectApi:
     keys: KeyRing
     settings: Settings
     clock: Clock
+    context_length: int
     processes: Callable[[], dict[str, dict[str, Any]]]
     router: APIRouter = field(default_factory=APIRouter)
 
@@ -139,14 +140,19 @@ class InspectApi:
         name = self.settings.served_name
         versions = await asyncio.to_thread(self._servable)
         names = [name, f"{name}@{BASE}", *(f"{name}@{v}" for v in versions)]
-        return JSONResponse({"object": "list", "data": [_model(n) for n in names]})
+        return JSONResponse({"object": "list", "data": [self._model(n) for n in names]})
 
     async def model(self, request: Request, model: str) -> Response:
         self.keys.caller(request)
         version = version_of(model, self.settings.served_name)
         if version not in (None, BASE, *await asyncio.to_thread(self._servable)):
             raise RequestError(f"There is no version {version}.", status=404, code="model_not_found")
-        return JSONResponse(_model(model))
+        return JSONResponse(self._model(model))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        """OpenAI's object, and the context under both names that clients look for."""
+        size = {"context_length": self.context_length, "max_model_len": self.context_length}
+        return {"id": name, "object": "model", "created": 0, "owned_by": "instar", **size}
 
     async def status(self, request: Request) -> Response:
         self.keys.caller(request)
@@ -334,10 +340,6 @@ class InspectApi:
 def _state(row: dict[str, Any], active: str, decisions: Sequence[Decision]) -> dict[str, str]:
     state, why = state_of(row["name"], active, row.get("gate") or {}, decisions)
     return {"state": state, "state_why": why}
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "instar"}
 
 
 def _no_version(version: str) -> RequestError:

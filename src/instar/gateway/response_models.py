@@ -159,6 +159,8 @@ class Model(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    context_length: Annotated[int, Field(description="Tokens of prompt and answer together")]
+    max_model_len: Annotated[int, Field(description="The same by another name that clients look for")]
 
 
 class ModelList(BaseModel):
