@@ -15,7 +15,7 @@ SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint soak bench-first-light bench-judge bench-learn bench-learn-full model docs clean
+.PHONY: help serve test test-clients lint soak soak-protocol bench-first-light bench-judge bench-learn bench-learn-full model docs clean
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,14 @@ lint: $(DEV_STAMP)  ## style, types, and who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+test-clients: $(DEV_STAMP) model  ## the real OpenClaw and real SDKs, fetched once; a part of soak, a quarter of an hour
+	$(BIN)/python -m pytest -m clients --timeout 1800
+
 soak: $(DEV_STAMP) model  ## the long and full-size checks
 	$(BIN)/python -m pytest -m soak --timeout 7200
+
+soak-protocol: $(DEV_STAMP)  ## those of them about HTTP: slow clients, overload, 10,000 generated requests; an hour
+	$(BIN)/python -m pytest -m "soak and protocol" -s --timeout 7200
 
 bench-first-light: $(DEV_STAMP) model  ## how fast it learns; results in bench/results
 	$(BIN)/python -m bench.first_light $(ARGS)

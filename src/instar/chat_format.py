@@ -20,6 +20,26 @@ from tokenizers.decoders import DecodeStream
 
 from instar.errors import ModelError, RequestError
 from instar.records import Message
+from instar.words import read_content
+
+RAW = "instar_raw"
+"""Key of a message whose text is a prompt to be continued as it is, without the chat template."""
+
+
+def is_raw(messages: Sequence[Message]) -> bool:
+    return len(messages) == 1 and messages[0].get(RAW) is True
+
+
+_TEMPLATE_ERRORS = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a template, which is foreign code, may raise at messages that it was not written for."""
 
 
 def text_of(content: Any) -> str:
@@ -53,10 +73,31 @@ def plain_text(content: Any) -> str:
     return "\n".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
 
 
+def last_user_index(messages: Sequence[Message]) -> int | None:
+    """Index of the newest message in which the user spoke; where only their client did, of what that wrote."""
+    client: int | None = None
+    for i in reversed(range(len(messages))):
+        message = messages[i]
+        if not isinstance(message, dict) or message.get("role") != "user":
+            continue
+        text = read_content(message.get("content"))
+        if text.words:
+            return i
+        client = i if client is None or not text.passes else client
+    return client
+
+
 def last_user_text(messages: Sequence[Message]) -> str:
     """The newest thing that the user said, for readers; "" where nobody spoke."""
-    said = next((m for m in reversed(messages) if m.get("role") == "user"), {})
-    return plain_text(said.get("content"))
+    last = last_user_index(messages)
+    return "" if last is None else said_text(messages[last].get("content"))
+
+
+def said_text(content: Any) -> str:
+    """The user's own words in a stored message's content; what their client wrote, where it wrote all of it."""
+    text = read_content(content)
+    framed = text.before or text.behind or text.mark
+    return text.core if framed and text.core else plain_text(content)
 
 
 class StreamDecoder:
@@ -102,12 +143,14 @@ class ChatFormat:
             for name in ("bos_token", "eos_token", "unk_token", "pad_token")
         }
         self._template = _compile(_template_text(model_dir, config))
-        added = self._tokenizer.get_added_tokens_decoder()
-        self._markers = tuple(token.content for token in added.values() if token.special)
-        self.stop_ids = self._find_stop_ids()
         model_config = _json(model_dir / "config.json")
         text_config = model_config.get("text_config", model_config)
         self.context_length = int(text_config.get("max_position_embeddings") or 2048)
+        # A token is at most so long, so a longer text cannot fit, whatever it says; known without encoding it.
+        self._longest_text = max(map(len, self._tokenizer.get_vocab())) * self.context_length
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._markers = tuple(token.content for token in added.values() if token.special)
+        self.stop_ids = self._find_stop_ids()
 
     def _find_stop_ids(self) -> tuple[int, ...]:
         """Ids that end an answer, as the model's own files name them; the first one is the usual one."""
@@ -124,16 +167,27 @@ class ChatFormat:
         return tuple(dict.fromkeys(found))
 
     def render(self, messages: Sequence[Message], *, tools: list[Any] | None = None) -> str:
-        """The prompt as text, ending where the answer begins. Raises RequestError if the template refuses."""
+        """The prompt as text, ending where the answer begins.
+
+        Raises RequestError if the template refuses, or if the text is too long for the model at first sight.
+        """
         plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
         try:
-            return self._template.render(
+            text = self._template.render(
                 messages=plain, tools=tools or None, add_generation_prompt=True, **self._special
             )
-        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+        except _TEMPLATE_ERRORS as error:
             raise RequestError(
                 f"The model's chat template cannot take these messages: {error}", param="messages"
             ) from error
+        if len(text) > self._longest_text:
+            raise RequestError(
+                f"The messages have {len(text)} characters, which no {self.context_length} tokens can hold; that is "
+                "this model's context. Shorten the conversation.",
+                code="context_length_exceeded",
+                param="messages",
+            )
+        return text
 
     def encode_prompt(
         self,
@@ -147,6 +201,8 @@ class ChatFormat:
         they are spliced in as they were, because encoding text again may give other ids than were sampled.
         An answer whose place in the rendered text is not clean (no special token right behind it) is encoded.
         """
+        if is_raw(messages):
+            return self.encode_raw(text_of(messages[0].get("content")))
         marks = {i: f"\u27e6{secrets.token_hex(12)}\u27e7" for i in (served or {})}
         marked = [{**m, "content": marks[i]} if i in marks else m for i, m in enumerate(messages)]
         text = self.render(marked, tools=tools)
@@ -168,7 +224,14 @@ class ChatFormat:
     def encode(self, text: str) -> list[int]:
         """Ids of a piece of rendered text; no tokens are added."""
         clean = text.encode("utf-8", "replace").decode("utf-8")
-        ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
+        # `encode` would hold the interpreter's lock: every stream would stand still while a long prompt is encoded
+        ids: list[int] = self._tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids
+        return ids
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Ids of a text that stands alone: with the tokens that the model's tokenizer puts around one."""
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=True).ids
         return ids
 
     def encode_answer(self, text: str) -> list[int]:
@@ -184,6 +247,17 @@ class ChatFormat:
         """One token as text, special tokens included; bytes of a broken character show as U+FFFD."""
         text: str = self._tokenizer.decode([token_id], skip_special_tokens=False)
         return text
+
+    def written_out(self, ids: Sequence[int]) -> str:
+        """Text with special tokens, so that encoding it gives the like of these ids again."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below this."""
+        size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        return size
 
     def decoder(self) -> StreamDecoder:
         return StreamDecoder(self._tokenizer)

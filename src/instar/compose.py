@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -20,7 +22,7 @@ from instar.flow.train_step import TrainStep
 from instar.methods import get_method
 from instar.ports import Engine, Ratings, Store
 from instar.registry import FolderRegistry
-from instar.runtime import SystemClock
+from instar.runtime import SystemClock, error_places
 from instar.store import open_store
 from instar.workers.state import RunState
 
@@ -29,17 +31,39 @@ if TYPE_CHECKING:
 
 
 def configure_logging(settings: Settings) -> None:
-    """One JSON object a line on stderr: nothing in a message can forge a line. Texts are never logged."""
+    """One JSON object a line on stderr, for the libraries' lines too: nothing in a message can forge a line.
+
+    Texts are never logged. Since an error's message may quote one, libraries' errors are named by type and place.
+    """
+    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    render = structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            stamp,
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(settings.log_level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, stamp],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, _name_error, render],
+        )
+    )
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+
+
+def _name_error(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """In the place of a traceback, whose last line is the error's message."""
+    info = event.pop("exc_info", None)
+    error = info[1] if isinstance(info, tuple) else info
+    if isinstance(error, BaseException):
+        event.update(error=type(error).__name__, where=error_places(error))
+    return event
 
 
 def prepare_model(settings: Settings, progress: Callable[[str, float], None] | None = None) -> Path:
@@ -79,9 +103,8 @@ def run_engine(settings: Settings, state: RunState) -> None:
 
 
 def run_gateway(settings: Settings, state: RunState) -> None:
-    import uvicorn
-
     from instar.gateway.app import build_app
+    from instar.gateway.server import make_server
     from instar.workers.pids import read_pids
 
     if settings.api_key is None:
@@ -105,19 +128,10 @@ def run_gateway(settings: Settings, state: RunState) -> None:
         base_facts(settings, state.model_dir).sha256,
         processes,
     )
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=25,
-        timeout_keep_alive=75,
-        h11_max_incomplete_event_size=64 * 1024,
-    )
-    listener = state.listener()
+    listener = state.listener() or socket.create_server((settings.host, settings.port))
     with closing(store):
-        uvicorn.Server(config).run(sockets=[listener] if listener else None)
+        server = make_server(app, tls_cert=settings.tls_cert, tls_key=settings.tls_key)
+        server.run(sockets=[listener])
 
 
 def run_judge(settings: Settings, state: RunState) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -175,12 +176,19 @@ class GateSettings(Group):
     )
 
 
+FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+"""As seen from where the command was started, or by its whole name."""
+
+
 class Settings(Group):
     data_dir: Path = Field(description="where everything is kept")
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(30000, ge=0, le=65535, description="port to listen on")
     api_key: SecretStr | None = Field(
         None, description="key that clients must send; made once when none is given"
+    )
+    proxy_key: SecretStr | None = Field(
+        None, description="key of a client that serves several people, told apart by its field `user`"
     )
     model: str = Field("starter", description="'starter', or a Hugging Face causal LM's name or folder")
     served_name: str = Field(
@@ -190,6 +198,15 @@ class Settings(Group):
     max_tokens: int = Field(1024, ge=1, description="answer length when the client names none")
     temperature: float = Field(0.7, ge=0, le=2, description="sampling temperature when the client names none")
     max_body_bytes: int = Field(16 * 2**20, ge=1024, description="largest request that is read")
+    ping_s: float = Field(
+        10.0, gt=0, description="seconds of silence in a streamed answer after which an empty piece is sent"
+    )
+    cors_origins: Annotated[tuple[str, ...], BeforeValidator(_words)] = Field(
+        (),
+        description="web pages that may call this server from a browser, such as `https://chat.home`; '*' for all",
+    )
+    tls_cert: FilePath | None = Field(None, description="certificate file (PEM, whole chain): serves HTTPS")
+    tls_key: FilePath | None = Field(None, description="its private key file (PEM)")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="how much the logs tell"
     )
@@ -197,6 +214,12 @@ class Settings(Group):
     judge: JudgeSettings = JudgeSettings()  # type: ignore[call-arg]
     train: TrainSettings = TrainSettings()  # type: ignore[call-arg]
     gate: GateSettings = GateSettings()  # type: ignore[call-arg]
+
+    @model_validator(mode="after")
+    def _certificate_and_key_go_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("`tls_cert` and `tls_key` go together; set both or neither")
+        return self
 
     @model_validator(mode="after")
     def _not_its_own_judge(self) -> Self:
@@ -208,6 +231,12 @@ class Settings(Group):
                 raise ValueError(
                     f"judge.url is this server's own address; write judge.url = '{ENGINE_JUDGE}' instead"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _two_keys(self) -> Self:
+        if self.proxy_key is not None and self.proxy_key == self.api_key:
+            raise ValueError("proxy_key must be another key than api_key")
         return self
 
     @property
@@ -241,6 +270,16 @@ def default_data_dir() -> Path:
 def models_dir() -> Path:
     """Converted models, shared by all data folders: `$INSTAR_MODELS_DIR`, else `~/.cache/instar/models`."""
     return Path(os.environ.get("INSTAR_MODELS_DIR") or Path.home() / ".cache" / "instar" / "models")
+
+
+def openclaw_config_file() -> Path:
+    """Where OpenClaw looks for its configuration, by its own environment variables, else `~/.openclaw`."""
+    if path := os.environ.get("OPENCLAW_CONFIG_PATH"):
+        return Path(path).expanduser()
+    if state := os.environ.get("OPENCLAW_STATE_DIR"):
+        return Path(state).expanduser() / "openclaw.json"
+    home = os.environ.get("OPENCLAW_HOME")
+    return (Path(home).expanduser() if home else Path.home()) / ".openclaw" / "openclaw.json"
 
 
 _NOT_SETTINGS = {"INSTAR_DATA_DIR", "INSTAR_MODELS_DIR", "INSTAR_DEBUG"}

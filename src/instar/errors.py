@@ -3,6 +3,7 @@
 Rule for adding one: a caller must want to catch it apart from its siblings. Otherwise use the parent.
 
     InstarError
+    ├── Overloaded           so much is being answered already that no more is taken on
     ├── UserError            the person can mend it; the text says how
     │   ├── ConfigError          a setting, a folder, a port, a lock
     │   ├── ModelError           the model folder or name cannot be used
@@ -53,6 +54,10 @@ class RequestError(UserError):
         self.code = code
         self.param = param
         self.kind = kind
+
+
+class Overloaded(InstarError):
+    """So many requests are being answered that no more is taken on; the same one may come again in a moment."""
 
 
 class EngineError(InstarError):

@@ -114,13 +114,21 @@ class Store(Ratings, Protocol):
     ) -> list[Turn]:
         """Done turns of this key whose `context_hash` is among those given, newest first.
 
-        Like those of the next two methods, they come without `messages` and `prompt_ids`, which in a long session
+        Like those of the next four methods, they come without `messages` and `prompt_ids`, which in a long session
         take a hundred times longer to read than all the rest; `turn` brings a whole one.
         """
         ...
 
     def find_by_request(self, key_id: str, session_id: str, request_hash: str) -> list[Turn]:
         """Turns of one session that answered exactly the same conversation, newest first."""
+        ...
+
+    def newest_of(self, key_id: str, session_ids: Sequence[str], limit: int) -> list[Turn]:
+        """The newest turns of these sessions, whatever became of them, newest first."""
+        ...
+
+    def children(self, turn_id: str) -> list[Turn]:
+        """Turns that continue this one's answer, newest first."""
         ...
 
     def episode(self, episode_id: str) -> list[Turn]:
@@ -148,7 +156,8 @@ class Store(Ratings, Protocol):
         Keys: id, session_id, episode_id, parent_id, kind, version, status, finish_reason, created_at,
         prompt_tokens, response_tokens, question (last user text), answer (text), next_states (list of
         {kind, text}), score, votes, link, hint, why, learned (true once used), updates (list of update ids),
-        reason (why it is not learned from, None while it may be).
+        reason (why it is not learned from, None while it may be), recognised and kind_why (what told the kind of a
+        request that is not plainly conversation, and in words why).
         """
         ...
 

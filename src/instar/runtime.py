@@ -1,9 +1,12 @@
-"""Clock and ids, the two things a test wants to hold in its hand; and the pauses after failures."""
+"""Clock and ids, the two things a test wants to hold in its hand; pauses after failures; what a process may open."""
 
 from __future__ import annotations
 
+import resource
 import secrets
 import time
+import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -67,3 +70,21 @@ class Backoff:
 def new_id(prefix: str) -> str:
     """An unguessable id such as `turn_3f…` (96 random bits)."""
     return f"{prefix}_{secrets.token_hex(12)}"
+
+
+MOST_FILES = 65_536
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system grants without asking anybody; each client is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # macOS names limits that it does not grant
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def error_places(error: BaseException) -> list[str]:
+    """The places that an error came through, innermost last, for a log: its message may quote a conversation."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames[-12:]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from instar.records import Judgement, Source
 from tests.kit.live_gateway import Live, live_gateway
@@ -82,7 +83,10 @@ async def test_same_history_in_two_sessions_is_not_guessed(tmp_path: Path) -> No
         assert turn["reason"] == "ambiguous_session"
 
 
-@pytest.mark.parametrize("header", ["X-Session-Id", "x-session-affinity", "session_id"])
+@pytest.mark.parametrize(
+    "header",
+    ["X-Session-Id", "x-session-affinity", "session_id", "X-OpenWebUI-Chat-Id", "x-claude-code-session-id"],
+)
 async def test_explicit_session_tells_same_histories_apart(tmp_path: Path, header: str) -> None:
     async with live_gateway(tmp_path, lambda version, prompt: "yes") as live:
         first = await live.ask("q", headers={header: "one"})
@@ -92,7 +96,7 @@ async def test_explicit_session_tells_same_histories_apart(tmp_path: Path, heade
         assert len(await live.turns(session="one")) == 2
 
 
-@pytest.mark.parametrize("field", ["prompt_cache_key", "session_id"])
+@pytest.mark.parametrize("field", ["prompt_cache_key", "session_id", "litellm_session_id"])
 async def test_session_in_the_body(live: Live, field: str) -> None:
     await live.ask("q", **{field: "mine"})
     assert len(await live.turns(session="mine")) == 1
@@ -190,3 +194,48 @@ async def test_status_tells_how_the_judges_agree_with_the_users_ratings(live: Li
         await live.http.post("/v1/feedback", json={"turn": turn, "score": 1})
     status = (await live.http.get("/v1/status")).json()
     assert status["judge"]["agreement"] == {"heads": {"turns": 1, "agree": 0, "wrong_sign": 1, "share": 0.0}}
+
+
+async def test_a_chat_window_with_its_own_titles_and_an_edit(live: Live) -> None:
+    """As Open WebUI does it: every request carries the chat's id, also those for title and tags."""
+    chat = {"X-OpenWebUI-Chat-Id": "c1"}
+    first = await live.ask("hello", headers=chat)
+    task = "### Task:\nGenerate 1-3 broad tags.\n### Chat History:\n<chat_history>\n…\n</chat_history>"
+    await live.ask(task, headers=chat)
+    await live.ask("hello there", headers=chat)
+    assert [(i.turn.id, i.next_states[0].kind) for i in live.judge_items()] == [(first.json()["id"], "edit")]
+    kinds = [(turn["kind"], turn["recognised"]) for turn in await live.turns(session="c1")]
+    assert kinds == [("main", None), ("side", "webui_task"), ("main", None)]
+
+
+async def test_a_resent_request_is_a_retry_and_no_regenerate(live: Live) -> None:
+    await live.ask("q", headers={"X-Session-Id": "s"})
+    await live.ask("q", headers={"X-Session-Id": "s", "x-stainless-retry-count": "1"})
+    assert live.judge_items() == []
+    assert (await live.turns())[0]["kind"] == "retry"
+
+
+async def test_a_session_that_is_done_hears_nothing_more(live: Live) -> None:
+    here = {"X-Session-Id": "s"}
+    first = await live.ask("q", headers=here)
+    last = await live.ask("q", said(first), "shorter", headers={**here, "X-Session-Done": "true"})
+    await live.ask("q", said(first), "shorter", said(last), "no, wrong", headers=here)
+    assert [i.turn.id for i in live.judge_items()] == [first.json()["id"]]
+
+
+async def test_a_field_user_is_believed_only_under_a_proxys_key(tmp_path: Path) -> None:
+    async with live_gateway(tmp_path, proxy_key=SecretStr("sk-proxy")) as live:
+        behind = {"authorization": "Bearer sk-proxy"}
+        ids = [
+            (await live.ask("q", headers=headers, user=user)).json()["id"]
+            for headers, user in (({}, "ann"), (behind, "ann"), (behind, "bob"), (behind, None))
+        ]
+        turns = [live.store.turn(turn_id) for turn_id in ids]
+        assert [turn.learner for turn in turns if turn] == ["default", "proxy/ann", "proxy/bob", "proxy"]
+        assert len({turn.key_id for turn in turns if turn}) == 2
+        bobs = await live.ask("q", "answer of base", "shorter", headers=behind, user="bob")
+        assert [i.turn.id for i in live.judge_items()] == [ids[2]]
+        assert bobs.status_code == 200
+        assert (
+            await live.ask("q", headers={"authorization": "Bearer sk-other"}, user="ann")
+        ).status_code == 401

@@ -11,21 +11,12 @@ import time
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from tests.kit.live_server import Server, free_port, launch
-from tests.kit.tiny_model import write_chat_files
+from tests.kit.tiny_model import weightless_model
 
 CLIENTS = 4
-
-
-def weightless_model(folder: Path) -> Path:
-    """A model folder that the scripted engine accepts; its weights are never read."""
-    write_chat_files(folder)
-    save_file({"model.embed_tokens.weight": np.zeros((259, 64), np.float32)}, folder / "model.safetensors")
-    return folder
 
 
 class Talkers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ from typer.testing import CliRunner
 
 from instar.cli import app
 from instar.config import Settings
+from instar.flow import kinds
+from instar.gateway import session_hints
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 CLI_PAGE = ROOT / "docs" / "cli.md"
+CLIENTS_PAGE = ROOT / "docs" / "clients.md"
 COMMANDS: list[list[str]] = [
-    [], ["serve"], ["chat"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
+    [], ["serve"], ["chat"], ["connect"], ["status"], ["versions"], ["versions", "list"], ["versions", "show"],
     ["versions", "activate"], ["versions", "rollback"], ["versions", "approve"], ["versions", "reject"],
     ["judge"], ["judge", "cases"],
 ]  # fmt: skip
-_SETTINGS = re.compile(r"(?<=<!-- settings: begin -->\n).*?(?=<!-- settings: end -->)", re.DOTALL)
 
 
 def settings_table() -> str:
@@ -47,7 +50,7 @@ def _default(field: FieldInfo) -> str:
     value: Any = field.default
     if value is PydanticUndefined:
         return "`~/.instar`"
-    if value is None:
+    if value is None or value == ():
         return "–"
     if isinstance(value, tuple):
         return f"`{', '.join(value)}`"
@@ -77,11 +80,46 @@ def cli_page() -> str:
 
 def with_settings(readme: str) -> str:
     """The README with a fresh settings table between its marks."""
-    fresh, count = _SETTINGS.subn(lambda _: settings_table(), readme)
-    assert count == 1, "README.md needs the marks of the settings table, once"
-    return fresh
+    return _between("settings", settings_table(), readme)
+
+
+def kinds_table() -> str:
+    """One line for each text or name by which clients are recognised."""
+    lines = [
+        "| name | client | how it is told | what becomes of it | what it is | seen |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, client, evidence, becomes, why, seen in kinds.rows():
+        cells = (f"`{name}`", client, evidence, becomes, why, seen)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n" + "\n".join(lines) + "\n\n"
+
+
+def session_list() -> str:
+    """Headers and fields that name a session, in the order in which they are looked for."""
+    fields = [*session_hints.SESSION_FIELDS, *(f"metadata.{name}" for name in session_hints.METADATA_FIELDS)]
+    last = session_hints.SHARED_FIELD
+    headers = _code(session_hints.SESSION_HEADERS)
+    return f"   the headers {headers};\n   the fields {_code(fields)}, and last `{last}`;\n"
+
+
+def _code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def clients_page(page: str) -> str:
+    """The page about clients with fresh tables between their marks."""
+    return _between("kinds", kinds_table(), _between("sessions", session_list(), page))
+
+
+def _between(name: str, fresh: str, page: str) -> str:
+    marks = re.compile(f"(?<=<!-- {name}: begin -->\n).*?(?=<!-- {name}: end -->)", re.DOTALL)
+    page, count = marks.subn(lambda _: fresh, page)
+    assert count == 1, f"the page needs the marks of {name}, once"
+    return page
 
 
 if __name__ == "__main__":
     README.write_text(with_settings(README.read_text("utf-8")), "utf-8")
     CLI_PAGE.write_text(cli_page(), "utf-8")
+    CLIENTS_PAGE.write_text(clients_page(CLIENTS_PAGE.read_text("utf-8")), "utf-8")

@@ -12,12 +12,13 @@ from typing import Any
 
 import httpx
 import openai
-import uvicorn
 from pydantic import SecretStr
 
 from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.gateway.app import build_app
+from instar.gateway.connection import Limits
+from instar.gateway.server import Server, make_server
 from instar.ports import Store
 from instar.records import JudgeItem, Manifest
 from instar.registry import FolderRegistry
@@ -42,6 +43,7 @@ class Live:
     openai: openai.AsyncOpenAI
     settings: Settings
     app: Any
+    server: Server
 
     async def ask(self, *said: str, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
         """One request; `said` alternates user, assistant, user, …"""
@@ -84,10 +86,25 @@ class Live:
 
 
 @asynccontextmanager
+async def listening(app: Any, limits: Limits | None = None) -> AsyncIterator[tuple[str, Server]]:
+    """Serves an application on a free port; gives its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = make_server(app, limits=limits, finish_s=2)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server
+    finally:
+        server.should_exit = True
+        await running
+        listener.close()
+
+
+@asynccontextmanager
 async def live_gateway(
     folder: Path,
     script: Callable[[str, str], str] | None = None,
     context_length: int = 512,
+    limits: Limits | None = None,
     **settings: Any,
 ) -> AsyncIterator[Live]:
     chat = ChatFormat(write_chat_files(folder / "model", context_length))
@@ -97,18 +114,13 @@ async def live_gateway(
     registry = FolderRegistry(made.versions_dir)
     engine = FakeEngine(chat, script)
     app = build_app(made, store, registry, engine, chat, SystemClock(), KEY, BASE_SHA256, dict)
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
-    running = asyncio.create_task(server.serve(sockets=[listener]))
     headers = {"authorization": f"Bearer {KEY}"}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20, trust_env=False) as http:
+    async with (
+        listening(app, limits) as (url, server),
+        httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as http,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as sdk,
+    ):
         while (await http.get("/ready")).status_code != 200:
             await asyncio.sleep(0.02)
-        sdk = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
-        yield Live(url, store, registry, engine, http, sdk, made, app)
-        await sdk.close()
-    server.should_exit = True
-    await running
-    listener.close()
+        yield Live(url, store, registry, engine, http, sdk, made, app, server)
     store.close()

@@ -84,9 +84,12 @@ class Server:
         return self.process.wait(60)
 
 
-def launch(data_dir: Path, *options: str, port: int | None = None) -> Server:
+def launch(data_dir: Path, *options: str, port: int | None = None, files: int | None = None) -> Server:
+    """`files` is how many descriptors each of its processes may have."""
     port = port or free_port()
+    few = ["bash", "-c", f'ulimit -n {files}; exec "$@"', "bash"] if files else []
     command = [
+        *few,
         sys.executable,
         "-m",
         "instar",
@@ -104,8 +107,8 @@ def launch(data_dir: Path, *options: str, port: int | None = None) -> Server:
 
 
 @contextmanager
-def running_server(data_dir: Path, *options: str) -> Iterator[Server]:
-    server = launch(data_dir, *options)
+def running_server(data_dir: Path, *options: str, files: int | None = None) -> Iterator[Server]:
+    server = launch(data_dir, *options, files=files)
     try:
         server.until_ready()
         yield server

@@ -53,6 +53,16 @@ def write_chat_files(folder: Path, context_length: int = 512) -> Path:
     return folder
 
 
+def weightless_model(folder: Path) -> Path:
+    """A model folder that the scripted engine accepts; its weights are never read."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    write_chat_files(folder)
+    save_file({"model.embed_tokens.weight": np.zeros((259, 64), np.float32)}, folder / "model.safetensors")
+    return folder
+
+
 def write_tiny_model(folder: Path, context_length: int = 512, seed: int = 0) -> Path:
     """With random weights that are exactly bf16."""
     import torch

@@ -83,6 +83,35 @@ def test_template_that_refuses_is_the_requests_fault(tmp_path: Path) -> None:
         ChatFormat(folder).render(HISTORY)
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / (messages | length - 1) }}",
+        "{{ messages[0].content[9] | int / none }}",
+        "{{ deep(messages) }}",
+    ],
+)
+def test_whatever_a_template_raises_is_the_requests_fault(tmp_path: Path, template: str) -> None:
+    folder = write_chat_files(tmp_path)
+    deep = "{% macro deep(x) %}{{ deep(x) }}{% endmacro %}"
+    (folder / "chat_template.jinja").write_text(deep + template, "utf-8")
+    with pytest.raises(RequestError, match="template cannot take"):
+        ChatFormat(folder).render([{"role": "user", "content": "x"}])
+
+
+def test_text_that_cannot_fit_is_refused_before_it_is_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = ChatFormat(write_chat_files(tmp_path, context_length=16))
+    longest = len("<|endoftext|>") * 16
+    frame = len(chat.render([{"role": "user", "content": ""}]))
+    chat.render([{"role": "user", "content": "x" * (longest - frame)}])  # longer tokens might hold it
+    monkeypatch.setattr(chat, "encode", None)
+    with pytest.raises(RequestError) as caught:
+        chat.encode_prompt([{"role": "user", "content": "x" * (longest - frame + 1)}])
+    assert caught.value.code == "context_length_exceeded"
+
+
 def test_template_cannot_reach_the_machine(tmp_path: Path) -> None:
     folder = write_chat_files(tmp_path)
     (folder / "chat_template.jinja").write_text("{{ messages.__class__.__mro__ }}", "utf-8")

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from instar import __version__
 from instar.cli import main
-from instar.cli.serve import _address_written, _command, _greet, _own_url, nested
+from instar.cli.serve import _address_written, _command, _greet, _other_devices_url, _own_url, nested
 from instar.cli.terminal import progress_bar
 from instar.config import load_settings
 from instar.errors import ConfigError
@@ -448,6 +448,39 @@ def test_set_that_is_no_setting_is_refused(pair: str) -> None:
 )
 def test_own_url(host: str, url: str) -> None:
     assert _own_url(host, 5) == url
+    assert _own_url(host, 5, tls=True) == url.replace("http:", "https:")
+
+
+@pytest.mark.parametrize(
+    ("host", "others"),
+    [
+        ("127.0.0.1", None),
+        ("localhost", None),
+        ("0.0.0.0", "https://192.168.1.5:5"),
+        ("::", "https://192.168.1.5:5"),
+        ("nas.home", "https://nas.home:5"),
+    ],
+)
+def test_address_for_other_devices(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, host: str, others: str | None
+) -> None:
+    monkeypatch.setattr("instar.cli.serve._network_address", lambda: "192.168.1.5")
+    settings = load_settings(data_dir, {"host": host})
+    assert _other_devices_url(settings, _own_url(host, 5, tls=True)) == others
+
+
+def test_machine_without_a_network_names_no_address(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("instar.cli.serve._network_address", lambda: None)
+    settings = load_settings(data_dir, {"host": "0.0.0.0"})
+    assert _other_devices_url(settings, "http://127.0.0.1:5") is None
+
+
+def test_greeting_names_the_address_for_other_devices(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load_settings(data_dir, {"host": "nas.home", "api_key": KEY})
+    _greet(settings, "http://nas.home:30000", KEY, 2.0)
+    assert "from another device   http://nas.home:30000/v1\n" in capsys.readouterr().out
 
 
 def test_greeting_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

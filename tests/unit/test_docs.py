@@ -9,6 +9,7 @@ import pytest
 
 from instar.cli.chat import HELP
 from instar.config import Settings
+from instar.flow import kinds
 from tests.kit import docs
 
 PAGES = [docs.README, docs.ROOT / "CHANGELOG.md", *sorted((docs.ROOT / "docs").rglob("*.md"))]
@@ -23,6 +24,22 @@ def targets() -> set[str]:
 
 def test_settings_table_is_that_of_the_code() -> None:
     assert docs.with_settings(README) == README, "run `make docs`"
+
+
+def test_tables_about_clients_are_those_of_the_code() -> None:
+    page = docs.CLIENTS_PAGE.read_text("utf-8")
+    assert docs.clients_page(page) == page, "run `make docs`"
+    assert docs.kinds_table().count("\n| `") == len(list(kinds.rows()))
+
+
+def test_headers_named_for_clients_are_read() -> None:
+    page = docs.CLIENTS_PAGE.read_text("utf-8")
+    table = page.partition("## What you can send")[2].partition("##")[0]
+    read = (docs.ROOT / "src/instar/gateway/session_hints.py").read_text("utf-8")
+    read += (docs.ROOT / "src/instar/gateway/asking.py").read_text("utf-8")
+    named = re.findall(r"^\| `([A-Za-z-]+)", table, re.MULTILINE)
+    assert len(named) == 5
+    assert [name for name in named if f'"{name.lower()}"' not in read] == []
 
 
 def test_every_setting_is_described() -> None:
@@ -59,7 +76,7 @@ def test_instar_commands_of_the_readme_exist() -> None:
     known = {" ".join(command) for command in docs.COMMANDS}
     named = set(
         re.findall(
-            r"(?:^|[`$ ])instar ((?:serve|chat|status|judge cases|versions(?: [a-z]+)?)\b)",
+            r"(?:^|[`$ ])instar ((?:serve|chat|connect|status|judge cases|versions(?: [a-z]+)?)\b)",
             README,
             re.MULTILINE,
         )

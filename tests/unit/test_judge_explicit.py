@@ -6,7 +6,7 @@ import pytest
 
 from instar.judges.calibration import Case, as_item
 from instar.judges.explicit import MAX_HINT_CHARS, ExplicitLink, as_hint
-from instar.records import JudgeItem, NextKind, NextState
+from instar.records import Abstention, JudgeItem, NextKind, NextState
 
 TURN = as_item(Case("Paris.", "user", "", 0)).turn
 
@@ -79,10 +79,17 @@ def test_asking_again_beside_anything_else_is_no_verdict(kind: NextKind) -> None
     assert ExplicitLink().judge(item(other(NextKind.REGENERATE), other(kind))) is None
 
 
-@pytest.mark.parametrize("kind", [NextKind.USER_REPLY, NextKind.EDIT, NextKind.TOOL_RESULT])
+@pytest.mark.parametrize("kind", [NextKind.USER_REPLY, NextKind.TOOL_RESULT])
 def test_everything_said_in_passing_is_left_to_others(kind: NextKind) -> None:
     assert ExplicitLink().judge(item(other(kind))) is None
     assert ExplicitLink().judge(item()) is None
+
+
+def test_an_edited_message_is_no_verdict_and_says_why() -> None:
+    said = ExplicitLink().judge(item(other(NextKind.EDIT)))
+    assert isinstance(said, Abstention)
+    assert "not about the answer" in said.why
+    assert ExplicitLink().judge(item(other(NextKind.EDIT), other(NextKind.USER_REPLY))) is None
 
 
 def test_hint_is_trimmed_to_what_fits_a_prompt() -> None:

@@ -88,6 +88,21 @@ def test_the_user_is_heard_after_a_tool_has_spoken(scene: Scene) -> None:
     assert scene.waiting() == []
 
 
+@pytest.mark.parametrize("kind", [NextKind.EDIT, NextKind.REGENERATE])
+def test_the_user_is_heard_after_a_button_has_spoken(scene: Scene, kind: NextKind) -> None:
+    """An edit or another try opens a branch; what the user says when they come back counts."""
+    scene.answered("t")
+    scene.said("t", "", kind)
+    scene.judge("t", None)
+    scene.said("t", "", NextKind.REGENERATE)
+    assert scene.waiting() == []
+    scene.said("t", "thanks, this one")
+    assert scene.waiting() == ["t"]
+    scene.judge("t", 1)
+    scene.said("t", "and something else")
+    assert scene.waiting() == []
+
+
 def test_explicit_feedback_is_always_heard(scene: Scene) -> None:
     scene.corrected("t")
     scene.feedback("t", "good after all", score=1)

@@ -16,6 +16,8 @@ OFTEN: dict[str, Callable[[Scene], object]] = {
     "find by context": lambda s: s.store.find_by_context("key", ["a", "b"]),
     "find by context in a session": lambda s: s.store.find_by_context("key", ["a", "b"], "s"),
     "find by request": lambda s: s.store.find_by_request("key", "s", "r"),
+    "newest of sessions": lambda s: s.store.newest_of("key", ["s", "other"], 8),
+    "children": lambda s: s.store.children("a"),
     "episode": lambda s: s.store.episode("e"),
     "turn": lambda s: s.store.turn("a"),
     "open": lambda s: s.store.open_turns([make_turn("x")], [NextState("a", NextKind.USER_REPLY, "no", 1.0)]),

@@ -31,8 +31,22 @@ def test_a_view_tells_everything_about_a_turn(scene: Scene) -> None:
         "question": "the\nlast", "answer": "answer t", "next_states": [{"kind": "user_reply", "text": "too long"}],
         "score": -1, "votes": [-1, -1, 1], "link": "a link", "hint": "too long",
         "why": "Two of three heads said so.", "learned": False, "updates": [], "reason": None,
+        "recognised": None, "kind_why": "",
     }  # fmt: skip
     json.dumps(view)
+
+
+def test_a_view_tells_what_a_request_was_recognised_by(scene: Scene) -> None:
+    scene.answered("t", params={"recognised": "heartbeat", "why": "a wake-up"})
+    [view] = scene.store.turn_views()
+    assert (view["recognised"], view["kind_why"]) == ("heartbeat", "a wake-up")
+
+
+def test_a_views_question_is_what_the_user_said_and_not_what_their_client_wrote(scene: Scene) -> None:
+    stamped = "[Mon 2026-11-30 10:08 UTC] fix it\n\nRuntime: agent=main | sessionId=s | host=machine"
+    note = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nnone\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+    scene.answered("t", messages=[{"role": "user", "content": stamped}, {"role": "user", "content": note}])
+    assert scene.store.turn_views()[0]["question"] == "fix it"
 
 
 def test_a_view_of_a_turn_that_has_only_begun(scene: Scene) -> None:

@@ -91,6 +91,33 @@ def test_why_a_turn_is_never_learned_from(scene: Scene) -> None:
     assert reasons == {"off": "opted_out", "side": "side", "doubt": "ambiguous_session", "fine": None}
 
 
+def test_equal_results_of_two_calls_are_two_and_the_history_sent_again_adds_none(scene: Scene) -> None:
+    scene.answered("t")
+    results = [NextState("t", NextKind.TOOL_RESULT, text, 1.0) for text in ("ok", "ok", "error")]
+    for _ in range(2):
+        scene.store.open_turns([], results)
+    [view] = scene.store.turn_views()
+    assert [state["text"] for state in view["next_states"]] == ["ok", "ok", "error"]
+
+
+def test_newest_of_some_sessions_whatever_became_of_them(scene: Scene) -> None:
+    scene.answered("a")
+    scene.answered("b", session_id="s:1")
+    scene.answered("c", session_id="elsewhere")
+    scene.answered("d", key_id="stranger")
+    scene.store.open_turns([make_turn("e")], [])
+    assert [turn.id for turn in scene.store.newest_of("key", ["s", "s:1"], 8)] == ["e", "b", "a"]
+    assert [turn.id for turn in scene.store.newest_of("key", ["s", "s:1"], 2)] == ["e", "b"]
+    assert scene.store.newest_of("key", [], 8) == []
+
+
+def test_children_are_what_continues_an_answer_newest_first(scene: Scene) -> None:
+    for name, parent in (("a", None), ("b", "a"), ("c", "a"), ("d", "b")):
+        scene.answered(name, parent_id=parent)
+    assert [turn.id for turn in scene.store.children("a")] == ["c", "b"]
+    assert scene.store.children("d") == []
+
+
 def test_found_by_what_the_client_sends_back_newest_first(scene: Scene) -> None:
     scene.answered("a", outcome={"context_hash": "h1"})
     scene.answered("b", session_id="other", outcome={"context_hash": "h1"})

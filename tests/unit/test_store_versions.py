@@ -72,7 +72,9 @@ def test_live_scores_are_what_users_said_of_a_versions_own_answers(scene: Scene)
     scene.said("tool", "ok")
     scene.judge("tool", 1, source=Source.TOOL)
     scene.corrected("last", 1, version="v1")
-    assert scene.store.live_scores("v1") == [1, -1, 1]
+    scene.corrected("again", -1, version="v1", kind=Kind.RETRY)
+    scene.corrected("step again", 1, version="v1", kind=Kind.RETRY, episode_id="last")
+    assert scene.store.live_scores("v1") == [1, -1, 1, -1]
     assert scene.store.live_scores("v9") == []
 
 

@@ -8,14 +8,17 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from instar.config import Settings, load_settings
 from instar.errors import ConfigError
 from instar.workers import preflight
 from instar.workers.state import RunState, load_state, save_state, write_private
 from instar.workers.supervisor import make_state
+from tests.kit.certificates import certificate
 
 
 @pytest.fixture
@@ -77,6 +80,54 @@ def test_beyond_loopback_needs_a_chosen_key(tmp_path: Path, host: str) -> None:
     with pytest.raises(ConfigError, match="--api-key"):
         preflight.refuse_open_house(load_settings(tmp_path, {"host": host}))
     preflight.refuse_open_house(load_settings(tmp_path, {"host": host, "api_key": "a-chosen-key"}))
+
+
+def test_certificate_that_can_be_served_is_let_pass(tmp_path: Path) -> None:
+    pair = certificate(tmp_path)
+    preflight.check_certificate(load_settings(tmp_path, pair))
+    preflight.check_certificate(load_settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pair: {**pair, "tls_cert": "/nowhere.pem"},
+        lambda pair: {**pair, "tls_cert": pair["tls_key"]},
+        lambda pair: {**pair, "tls_key": str(certificate(Path(pair["tls_key"]).parent / "other")["tls_key"])},
+    ],
+    ids=["missing", "no certificate", "another's key"],
+)
+def test_certificate_that_cannot_be_served_is_told_at_once(tmp_path: Path, change: Any) -> None:
+    with pytest.raises(ConfigError, match="belong together"):
+        preflight.check_certificate(load_settings(tmp_path, change(certificate(tmp_path))))
+
+
+def test_key_with_a_password_is_refused_instead_of_asking_the_terminal(tmp_path: Path) -> None:
+    pair = certificate(tmp_path)
+    key = serialization.load_pem_private_key(Path(pair["tls_key"]).read_bytes(), None)
+    Path(pair["tls_key"]).write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(ConfigError, match="password"):
+        preflight.check_certificate(load_settings(tmp_path, pair))
+
+
+def test_certificate_and_key_go_together(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="go together"):
+        load_settings(tmp_path, {"tls_cert": "cert.pem"})
+
+
+def test_certificate_files_are_found_from_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(tmp_path, {"tls_cert": "cert.pem", "tls_key": "~/key.pem"})
+    assert settings.tls_cert == tmp_path / "cert.pem"
+    assert settings.tls_key == Path.home() / "key.pem"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -54,3 +54,16 @@ def test_nothing_that_may_become_a_stop_string_is_shown() -> None:
     assembler = TextAssembler(chat().decoder(), ["END"])
     assert assembler.push(chat().encode("xEN")) == "x"
     assert assembler.push(chat().encode("d")) == "ENd"
+
+
+def test_stop_string_that_comes_first_is_named() -> None:
+    for size in (1, 8):
+        assembler = TextAssembler(chat().decoder(), ["b", "zz", "a"])
+        ids = chat().encode("xaybzz")
+        for start in range(0, len(ids), size):
+            if not assembler.stopped:
+                assembler.push(ids[start : start + size])
+        assert (assembler.text, assembler.stop_string) == ("x", "a")
+    assembler = TextAssembler(chat().decoder(), ["b"])
+    assembler.push(chat().encode("xay"))
+    assert assembler.stop_string is None

@@ -1,4 +1,4 @@
-"""The command line: serve, chat, status, versions, judge."""
+"""The command line: serve, chat, connect, status, versions, judge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from instar import __version__
-from instar.cli import chat, judge, serve, status, versions, worker
+from instar.cli import chat, connect, judge, serve, status, versions, worker
 from instar.cli.client import NoServer
 from instar.cli.terminal import complain
 from instar.config import debug_wanted
@@ -41,6 +41,7 @@ def _root(
 
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
+app.command("connect")(connect.connect)
 app.command("status")(status.status)
 app.add_typer(versions.app, name="versions")
 app.add_typer(judge.app, name="judge")

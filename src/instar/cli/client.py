@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,24 +25,51 @@ ADDRESS_FILE = "address.json"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the server is and how to be let in. `run_dir` is None for a server on another machine."""
+    """Where the server is and how to be let in. `run_dir` is None for a server on another machine.
+
+    `certificate` is the file that our own server's must equal: it need not be made out to this machine's own address.
+    """
 
     url: str
     key: str
     run_dir: Path | None = None
+    certificate: Path | None = None
 
     @contextmanager
     def _client(self, timeout: httpx.Timeout) -> Iterator[httpx.Client]:
         headers = {"Authorization": f"Bearer {self.key}"}
         try:
-            with httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False) as client:
+            with httpx.Client(
+                base_url=self.url, headers=headers, timeout=timeout, trust_env=False, verify=self._trust()
+            ) as client:
                 yield client
         except httpx.ConnectError as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise UserError(
+                    f"The certificate of {self.url} is not trusted ({error}). Use the name it was made for; for one "
+                    "of an authority of your own, name that in SSL_CERT_FILE."
+                ) from error
             raise NoServer(f"No server answers at {self.url}. Start one with `instar serve`.") from error
         except httpx.TimeoutException as error:
             raise UserError(f"The server at {self.url} did not answer in time.") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UserError(f"The connection to {self.url} broke: {error}") from error
+
+    def _trust(self) -> ssl.SSLContext | bool:
+        """Whose certificates are believed: our own one only, else those of the system and of public authorities."""
+        if not self.url.startswith("https:"):
+            return True
+        if self.certificate is None:
+            context = httpx.create_ssl_context(trust_env=False)
+            context.load_default_certs()
+            return context
+        try:
+            context = ssl.create_default_context(cafile=self.certificate)
+        except OSError as error:
+            raise UserError(f"The certificate {self.certificate} cannot be read ({error}).") from error
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
 
     def get(self, path: str, **params: Any) -> dict[str, Any]:
         return self._json("GET", path, params=params)
@@ -59,9 +87,11 @@ class Server:
         return value
 
     @contextmanager
-    def stream(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Iterator[Answer]:
-        """Post and yield the streamed answer. Leaving the block aborts it."""
-        timeout = httpx.Timeout(None, connect=5.0)
+    def stream(
+        self, path: str, body: dict[str, Any], headers: dict[str, str], *, silence_s: float | None = None
+    ) -> Iterator[Answer]:
+        """Post and yield the streamed answer. Leaving the block aborts it; so does a longer silence than allowed."""
+        timeout = httpx.Timeout(None, connect=5.0, read=silence_s)
         with (
             self._client(timeout) as client,
             client.stream("POST", path, json=body, headers=headers) as response,
@@ -124,16 +154,20 @@ def _raise_for(response: httpx.Response) -> None:
 def find_server(data_dir: Path | None, url: str | None, api_key: str | None) -> Server:
     """The server named by --url, else the one that runs on the data folder. Raises NoServer."""
     settings = load_settings(data_dir)
-    address = _recorded_address(settings.run_dir) if url is None else url.rstrip("/").removesuffix("/v1")
+    address, certificate = (
+        _recorded_address(settings.run_dir) if url is None else (url.rstrip("/").removesuffix("/v1"), None)
+    )
     key = api_key or (
         settings.api_key.get_secret_value() if settings.api_key else _stored_key(settings.key_file)
     )
-    return Server(address, key, None if url is not None else settings.run_dir)
+    return Server(address, key, None if url is not None else settings.run_dir, certificate)
 
 
-def _recorded_address(run_dir: Path) -> str:
+def _recorded_address(run_dir: Path) -> tuple[str, Path | None]:
     try:
-        return str(json.loads((run_dir / ADDRESS_FILE).read_text("utf-8"))["url"])
+        found = json.loads((run_dir / ADDRESS_FILE).read_text("utf-8"))
+        certificate = found.get("certificate")
+        return str(found["url"]), Path(certificate) if certificate else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         hint = "" if run_dir.parent == default_data_dir() else f" --data-dir {run_dir.parent}"
         raise NoServer(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,7 @@ def serve(
     overrides.update({name: value for name, value in given.items() if value is not None})
     settings = load_settings(data_dir, overrides)
     preflight.refuse_open_house(settings)
+    preflight.check_certificate(settings)
     preflight.make_folders(settings)
     with preflight.DataFolderLock(settings.run_dir):
         clear_the_ground(settings, event)
@@ -62,22 +64,42 @@ def _serve_locked(settings: Settings, begun: float) -> int:
 
     key = preflight.ensure_api_key(settings)
     with preflight.listen(settings.host, settings.port) as listener:
-        url = _own_url(settings.host, listener.getsockname()[1])
+        url = _own_url(settings.host, listener.getsockname()[1], tls=settings.tls_cert is not None)
         with progress_bar() as report:
             model_dir = compose.prepare_model(settings, report)
         state = make_state(settings, model_dir, key, listener)
         supervisor = build_supervisor(
             settings, state, url, event, lambda: _greet(settings, url, key, time.monotonic() - begun)
         )
-        with _address_written(settings.run_dir / ADDRESS_FILE, url):
+        with _address_written(settings.run_dir / ADDRESS_FILE, url, settings.tls_cert):
             return supervisor.run()
 
 
-def _own_url(host: str, port: int) -> str:
+WILDCARDS = {"0.0.0.0", "::"}  # noqa: S104  only compared
+
+
+def _own_url(host: str, port: int, *, tls: bool = False) -> str:
     """How a client on this machine reaches the server, wildcard addresses included."""
-    if host in {"0.0.0.0", "::", "localhost"}:  # noqa: S104  only compared
+    scheme = "https" if tls else "http"
+    if host in {*WILDCARDS, "localhost"}:
         host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _other_devices_url(settings: Settings, url: str) -> str | None:
+    """How other machines reach it: by this machine's address in the network. None: they cannot."""
+    if settings.host not in WILDCARDS:
+        return None if preflight.is_loopback(settings.host) else url
+    address = _network_address()
+    return url.replace("//127.0.0.1:", f"//{address}:") if address else None
+
+
+def _network_address() -> str | None:
+    """The address from which this machine would speak to others. Asking the kernel for a route sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # TEST-NET-1: nobody's address, so the usual way out is taken
+        return str(probe.getsockname()[0])
+    return None
 
 
 def nested(pairs: list[str]) -> dict[str, Any]:
@@ -96,9 +118,10 @@ def nested(pairs: list[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _address_written(path: Path, url: str) -> Iterator[None]:
+def _address_written(path: Path, url: str, certificate: Path | None = None) -> Iterator[None]:
     """While the server runs, the other commands find it here."""
-    write_private(path, json.dumps({"url": url}))
+    pinned = {"certificate": str(certificate)} if certificate else {}
+    write_private(path, json.dumps({"url": url, **pinned}))
     try:
         yield
     finally:
@@ -119,13 +142,16 @@ def _command(name: str, settings: Settings) -> str:
 def _greet(settings: Settings, url: str, key: str, took_s: float) -> None:
     """Everything that a first client needs, ready to be copied."""
     name = settings.served_name
+    others = _other_devices_url(settings, url)
+    named = " (or by the name in its certificate)" if settings.tls_cert else ""
+    elsewhere = f"\n  from another device   {others}/v1{named}" if others else ""
     url = url.replace("//127.0.0.1:", "//localhost:")
     text = f"""
 Instar is ready in {took_s:.1f} s.
 
   base URL   {url}/v1
   API key    {key}
-  model      {name}
+  model      {name}{elsewhere}
 
   curl {url}/v1/chat/completions -H "Authorization: Bearer {key}" \\
     -H "Content-Type: application/json" \\

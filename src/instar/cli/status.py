@@ -11,8 +11,10 @@ from rich.text import Text
 
 from instar.cli.client import find_server
 from instar.cli.terminal import ApiKey, DataDir, Json, Url, out, print_json
+from instar.flow.kinds import side_reasons
 
 REASONS = {
+    **side_reasons(),
     "ambiguous_session": "the same history was served in several conversations",
     "cancelled": "the client left before the end",
     "empty_answer": "nothing was answered",
@@ -23,7 +25,7 @@ REASONS = {
     "opted_out": "the client asked not to learn (X-Instar-Learn)",
     "poison": "judging or training failed three times",
     "rejected_by_gate": "two updates made of it did not pass the gate",
-    "side": "not part of the conversation (a title, a summary)",
+    "side": "its client says that it is none of the conversation (X-Turn-Type: side)",
     "stale": "answered by a version that is too old, or pinned",
 }
 """Reasons as the store counts them, in words. One that is missing here is shown as it is."""

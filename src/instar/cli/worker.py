@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from instar.errors import ConfigError
+from instar.runtime import raise_file_limit
 from instar.workers import lifeline
 from instar.workers.state import load_state
 
@@ -30,4 +31,5 @@ def worker(
     if name not in runners:
         raise ConfigError(f"There is no worker called {name!r}; there are {', '.join(runners)}.")
     compose.configure_logging(settings)
+    raise_file_limit()
     runners[name](settings, run)

@@ -2,22 +2,27 @@
 
 Clients send the whole history with every request. Two histories are the same conversation when their
 fingerprints agree. A fingerprint covers roles, text and tool calls by meaning; it leaves out the system message
-(clients put clocks into it), surrounding white space, tool-call ids and the order of keys in arguments, since
-clients rewrite those.
+(clients put clocks into it), surrounding white space, tool-call ids, the order of keys in arguments and what the
+model thought aloud, since clients rewrite or drop those, and what clients write around or between the user's words
+(words.py), since that is there in one request and gone in the next.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from instar.chat_format import text_of
+from instar.errors import RequestError
 from instar.records import Message
+from instar.words import Text, read_content, runtime_facts
 
 _UNHEARD = {"system", "developer"}
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 
 
 def prefix_hashes(messages: Sequence[Message]) -> list[str]:
@@ -25,10 +30,9 @@ def prefix_hashes(messages: Sequence[Message]) -> list[str]:
     hashes: list[str] = []
     running = hashlib.sha256(b"conversation").hexdigest()
     for message in messages:
-        if message.get("role") not in _UNHEARD:
-            running = hashlib.sha256(
-                f"{running}\n{_canonical(message)}".encode("utf-8", "surrogatepass")
-            ).hexdigest()
+        text = user_text(message)
+        if message.get("role") not in _UNHEARD and not (text and text.passes):
+            running = _hashed(f"{running}\n{_canonical(message, text)}")
         hashes.append(running)
     return hashes
 
@@ -38,12 +42,88 @@ def context_hash(request: Sequence[Message], answer: Message) -> str:
     return prefix_hashes([*request, answer])[-1]
 
 
-def _canonical(message: Message) -> str:
-    parts: dict[str, Any] = {"role": message.get("role"), "text": text_of(message.get("content")).strip()}
+def request_hash(hashes: Sequence[str], messages: Sequence[Message]) -> str:
+    """Fingerprint of a request: two that agree ask the very same.
+
+    Unlike a history's it covers the stamp of the newest thing said: "hi" at ten and "hi" at noon are two requests.
+    """
+    said = newest_said(messages)
+    return _hashed(f"{hashes[-1]}\n{said.stamp}") if said and said.stamp else hashes[-1]
+
+
+def user_text(message: Message) -> Text | None:
+    """The text of a user message, taken apart; None for any other message."""
+    return read_content(message.get("content")) if message.get("role") == "user" else None
+
+
+def newest_said(messages: Sequence[Message]) -> Text | None:
+    """The newest user message but for those that are gone with the next request."""
+    texts = (user_text(message) for message in reversed(messages))
+    return next((text for text in texts if text and not text.passes), None)
+
+
+def runtime_session(messages: Sequence[Message]) -> str | None:
+    """The session that a client's Runtime line names. After a compaction the newest line is the one that counts."""
+    for message in reversed(messages):
+        if message.get("role") == "user":
+            facts = runtime_facts(text_of(message.get("content")))
+            if named := facts.get("sessionId") or facts.get("session"):
+                return named
+    return None
+
+
+def same_message(one: Message, other: Message) -> bool:
+    """Whether two messages say the same, whatever a client did to their form."""
+    return _canonical(one, user_text(one)) == _canonical(other, user_text(other))
+
+
+def last_answer(messages: Sequence[Message]) -> int | None:
+    """Index of the newest message of the assistant."""
+    return next((i for i in reversed(range(len(messages))) if messages[i].get("role") == "assistant"), None)
+
+
+def reply_after(messages: Sequence[Message], index: int) -> tuple[list[str], list[int]]:
+    """What follows our answer at `index`: texts of the results of its tool calls, indices of what the user said then.
+
+    Stops at the next answer. Several user messages in a row are one reply.
+    """
+    calls = _call_ids(messages[index])
+    results: list[str] = []
+    said: list[int] = []
+    for i, message in enumerate(messages[index + 1 :], index + 1):
+        role = message.get("role")
+        if role == "assistant":
+            break
+        if role in {"tool", "function"} and _is_result_of(message, calls):
+            results.append(text_of(message.get("content")))
+        elif (text := user_text(message)) and text.words:
+            said.append(i)
+    return results, said
+
+
+def words_at(messages: Sequence[Message], indices: Sequence[int]) -> str:
+    """The user's own words in these messages, as one text."""
+    return "\n".join(text.words for i in indices if (text := user_text(messages[i])))
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _canonical(message: Message, user: Text | None) -> str:
+    text = user.core if user else text_of(message.get("content"))
+    if message.get("role") == "assistant":
+        text = _THOUGHT.sub("", text, count=1) if _THOUGHT.match(text) else text
+    parts: dict[str, Any] = {"role": message.get("role"), "text": text.strip()}
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
         parts["calls"] = [_call(call) for call in calls]
-    return json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    try:
+        return json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    except RecursionError as error:
+        raise RequestError(
+            "The arguments of a tool call are nested too deeply.", param="messages", code="too_deep"
+        ) from error
 
 
 def _call(call: Any) -> Any:
@@ -51,24 +131,23 @@ def _call(call: Any) -> Any:
     if not isinstance(function, dict):
         return call
     arguments = function.get("arguments")
-    with suppress(ValueError):  # not JSON: compared as the text it is
+    with suppress(ValueError, RecursionError):  # not JSON, or too deep: compared as the text it is
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
     return {"name": function.get("name"), "arguments": arguments}
 
 
-def reply_after(messages: Sequence[Message], index: int) -> tuple[list[str], str | None]:
-    """What follows our answer at `index`: the texts of its tool results, and the user's reply if there is one.
+def _call_ids(answer: Message) -> set[str]:
+    """Ids of an answer's tool calls, in the form that survives clients which drop signs from them."""
+    calls = answer.get("tool_calls")
+    ids = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return {_plain_id(i) for i in ids if isinstance(i, str)}
 
-    Stops at the next answer. Several user messages in a row are one reply.
-    """
-    tools: list[str] = []
-    said: list[str] = []
-    for message in messages[index + 1 :]:
-        role = message.get("role")
-        if role == "assistant":
-            break
-        if role in {"tool", "function"}:
-            tools.append(text_of(message.get("content")))
-        elif role == "user":
-            said.append(text_of(message.get("content")))
-    return tools, "\n".join(said) if said else None
+
+def _is_result_of(message: Message, calls: set[str]) -> bool:
+    """Where either side names no call, a result belongs to the answer that it follows."""
+    call_id = message.get("tool_call_id")
+    return not calls or not isinstance(call_id, str) or _plain_id(call_id) in calls
+
+
+def _plain_id(call_id: str) -> str:
+    return "".join(c for c in call_id if c.isalnum())

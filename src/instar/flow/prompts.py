@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from instar.chat_format import ChatFormat, text_of
+from instar.chat_format import ChatFormat, last_user_index
 from instar.records import Message, Sample
+from instar.words import read_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +24,13 @@ class ChatTeacherPrompts:
 
 
 def with_hint(messages: list[Message], hint: str) -> list[Message]:
-    """The messages with `hint` at the beginning of the last user message; the rest as it was.
+    """The messages with `hint` before the user's last words; the rest as it was, client's stamps included.
 
     Of the places for it, a small model follows this one best without losing the subject (docs/log.md).
     """
-    last = max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=None)
+    last = last_user_index(messages)
     if last is None:
         return [*messages, {"role": "user", "content": hint}]
-    asked = text_of(messages[last].get("content"))
-    hinted = {**messages[last], "content": f"{hint}\n\n{asked}"}
+    asked = read_content(messages[last].get("content"))
+    hinted = {**messages[last], "content": f"{asked.before}{hint}\n\n{asked.core}{asked.behind}"}
     return [*messages[:last], hinted, *messages[last + 1 :]]

@@ -12,11 +12,13 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from instar.chat_format import ChatFormat
 from instar.errors import EngineError, RequestError
 from instar.flow.conversation import context_hash
+from instar.flow.kinds import Hints
+from instar.flow.next_states import SESSION_DONE
 from instar.flow.sessions import Place, place
 from instar.flow.text import TextAssembler
 from instar.ports import Engine, Store, TokenChunk
@@ -25,8 +27,10 @@ from instar.runtime import Clock, new_id
 
 T = TypeVar("T")
 
+ToolChoice = Literal["auto", "none", "required"] | dict[str, str]
+"""A dict names the one function to call: `{"name": …}`."""
+
 OPTED_OUT = "opted_out"
-SIDE = "side"
 
 
 class Versions(Protocol):
@@ -52,29 +56,61 @@ class ChatRequest:
     learn: bool = True
     side: bool = False
     session_id: str | None = None
+    hints: Hints = field(default_factory=Hints)
     tools: list[Any] | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    response_schema: dict[str, Any] | None = None
+    """JSON schema that the whole answer must obey; `{"type": "object"}` for any JSON object."""
+    prompt_ids: list[int] | None = None
+    """Ids that are continued as they are, in place of `messages`, which then say the same in words for the record."""
     params: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of one tool call of an answer. `id` and `name` come once, with the first piece; `arguments` is JSON text
+    that adds up over the pieces."""
+
+    index: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of one choice, with the tokens that make it. Text may lag behind tokens."""
+    """Some text of one choice, with the tokens that make it. Text may lag behind tokens.
+
+    `text` is what the user is to read; `reasoning` what the model thought aloud; `calls` tools that it calls.
+    """
 
     choice: int
     text: str
     ids: list[int]
     logprobs: list[float]
     top: list[list[tuple[int, float]]] | None = None
+    reasoning: str = ""
+    calls: tuple[CallPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A choice is complete and, on receipt of this, durably recorded."""
+    """A choice is complete and, on receipt of this, durably recorded.
+
+    `message` is the answer in OpenAI's shape: role, content, and reasoning_content and tool_calls where there are any.
+    `finish_reason` is stop, length or tool_calls; `stop_string` the one of the client's that ended it.
+    """
 
     choice: int
     finish_reason: str
     response_tokens: int
-    text: str
+    message: Message
+    stop_string: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.message.get("content") or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +164,27 @@ class ServeTurn:
             finally:
                 await self._cancel_unended(serving)
 
+    async def count_tokens(self, request: ChatRequest, caller: Caller) -> int:
+        """Length of the prompt that this request would be answered from. Nothing is recorded."""
+        return len(await self._in_thread(self._prompt_of, request, caller))
+
+    def _prompt_of(self, request: ChatRequest, caller: Caller) -> list[int]:
+        where = self._place(request, caller, new_id("turn"), self._clock.now())
+        return self._encode(request, where)
+
+    def _place(self, request: ChatRequest, caller: Caller, turn_id: str, now: float) -> Place:
+        return place(
+            self._store,
+            caller,
+            request.messages,
+            turn_id=turn_id,
+            now=now,
+            explicit_session=request.session_id,
+            side=request.side,
+            has_tools=bool(request.tools),
+            hints=request.hints,
+        )
+
     async def _begin(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
         opening = asyncio.ensure_future(self._in_thread(self._open, request, caller, version))
         try:
@@ -147,15 +204,7 @@ class ServeTurn:
         """Runs in a thread: everything here grows with the prompt or waits for the disk."""
         now = self._clock.now()
         turn_ids = [new_id("turn") for _ in range(request.n)]
-        where = place(
-            self._store,
-            caller,
-            request.messages,
-            turn_id=turn_ids[0],
-            now=now,
-            explicit_session=request.session_id,
-            side=request.side,
-        )
+        where = self._place(request, caller, turn_ids[0], now)
         prompt_ids = self._encode(request, where)
         room = self._chat.context_length - len(prompt_ids)
         if room < 1:
@@ -174,6 +223,8 @@ class ServeTurn:
         return Serving(replace(request, sampling=sampling), turns, prompt_ids, version)
 
     def _encode(self, request: ChatRequest, where: Place) -> list[int]:
+        if request.prompt_ids is not None:
+            return request.prompt_ids
         served = {
             i: turn.response_ids
             for i, turn in where.served.items()
@@ -206,7 +257,7 @@ class ServeTurn:
             await self._close(serving, turn, seen, text.text, TurnStatus.CANCELLED)
             raise
         await self._close(serving, turn, seen, text.text, TurnStatus.DONE)
-        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), text.text)
+        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), _message(text.text), text.stop_string)
 
     async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncGenerator[TokenChunk, None]:
         """Samples; if a restarted engine lost the version, loads it and begins anew, once, before any token."""
@@ -224,7 +275,7 @@ class ServeTurn:
             await self._versions.reload(serving.version)
 
     async def _close(self, serving: Serving, turn: Turn, seen: _Seen, text: str, status: TurnStatus) -> None:
-        answer: Message = {"role": "assistant", "content": text}
+        answer = _message(text)
         done = status is TurnStatus.DONE
         outcome = TurnOutcome(
             status=status,
@@ -254,6 +305,10 @@ class _Seen:
         self.finish_reason = chunk.finish_reason or self.finish_reason
 
 
+def _message(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
 def _stream(engine: Engine, serving: Serving, sampling: Sampling) -> Any:
     return engine.sample(serving.version, serving.prompt_ids, sampling)
 
@@ -267,7 +322,8 @@ def _new_turn(
     where: Place,
     now: float,
 ) -> Turn:
-    reason = SIDE if request.side else where.reason if request.learn else OPTED_OUT
+    reason = where.what.reason or (where.reason if request.learn else OPTED_OUT)
+    done = {SESSION_DONE: True} if request.hints.done else {}
     return Turn(
         id=turn_id,
         session_id=where.session_id,
@@ -284,7 +340,7 @@ def _new_turn(
         learn=reason is None,
         reason=reason,
         choice=choice,
-        params={**request.params, "max_tokens": request.sampling.max_tokens},
+        params={**request.params, "max_tokens": request.sampling.max_tokens, **where.notes, **done},
     )
 
 

@@ -1,22 +1,35 @@
-"""Where a request belongs: its session, the turn it continues, and what it says about earlier turns.
+"""Where a request belongs: its session, the turn it continues, what it is, and what it says about earlier turns.
 
-Order of evidence: an explicit session id; else the longest stored history that this request begins with. If that
-history was served in several sessions, nothing is guessed: the turn is marked `ambiguous_session`.
+Order of evidence for the session: the id that the client sends; else the one in its Runtime line; else the longest
+stored history that this request begins with. If that history was served in several sessions, nothing is guessed: the
+turn is marked `ambiguous_session`. A history counts only if it was served under the same key to the same learner.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from instar.flow.conversation import prefix_hashes, reply_after
+from instar.flow.conversation import (
+    last_answer,
+    prefix_hashes,
+    request_hash,
+    runtime_session,
+    same_message,
+)
+from instar.flow.kinds import Hints, What, recognise
+from instar.flow.next_states import SESSION_DONE, Asked, next_states
 from instar.ports import Store
-from instar.records import Caller, Kind, Message, NextKind, NextState, Turn, TurnStatus
+from instar.records import Caller, Kind, Message, NextState, Turn, TurnStatus
 from instar.runtime import new_id
 
 AMBIGUOUS = "ambiguous_session"
 _MAX_ID = 200
+_OWN = "sess"
+_GENERATION = re.compile(r"(.+):(\d{1,9})")
+_GENERATIONS_BACK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +37,27 @@ class Place:
     """Where a request belongs.
 
     `served` maps the index of a message to the turn that sampled it. `says` are the next states that the
-    request carries for earlier turns; `by_turn_id` of each is the turn that is being placed.
+    request carries for earlier turns; `by_turn_id` of each is the turn that is being placed. `reason` is why the
+    turn is never learned from, if so.
     """
 
     session_id: str
     episode_id: str | None
     parent: Turn | None
-    kind: Kind
+    what: What
     request_hash: str
     served: dict[int, Turn] = field(default_factory=dict)
     says: list[NextState] = field(default_factory=list)
     reason: str | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return self.what.kind
+
+    @property
+    def notes(self) -> dict[str, str | bool]:
+        """What is kept with the turn for readers: what it was recognised by, and why."""
+        return {"recognised": self.what.name, "why": self.what.why} if self.what.name else {}
 
 
 def clean_session_id(raw: str) -> str:
@@ -53,76 +76,91 @@ def place(
     now: float,
     explicit_session: str | None = None,
     side: bool = False,
+    has_tools: bool = False,
+    hints: Hints | None = None,
 ) -> Place:
     """Read the store (never write) and say where this request belongs."""
+    hints = hints or Hints()
+    named = explicit_session or runtime_session(messages)
+    if not explicit_session:
+        hints = replace(hints, shared_id=True)  # what stands in a message does not change with `/new`
+    session = clean_session_id(named) if named else None
+    what = recognise(messages, session=session, has_tools=has_tools, side=side, hints=hints)
     hashes = prefix_hashes(messages)
-    session = clean_session_id(explicit_session) if explicit_session else None
-    kind = _kind(messages, side)
-    ends = {hashes[i]: i for i, m in enumerate(messages) if m.get("role") == "assistant"}
-    found = store.find_by_context(caller.key_id, list(ends), session) if ends else []
-    longest = max((ends[t.context_hash] for t in found if t.context_hash), default=None)
-    parents = [t for t in found if t.context_hash == hashes[longest]] if longest is not None else []
-    if session is None and len({t.session_id for t in parents}) > 1:
-        return Place(new_id("sess"), None, None, kind, hashes[-1], reason=AMBIGUOUS)
-    parent = parents[0] if parents else None
-    session_id = session or (parent.session_id if parent else new_id("sess"))
-    served = {
-        ends[t.context_hash]: t for t in reversed(found) if t.context_hash and t.session_id == session_id
-    }
-    says: list[NextState] = []
-    if kind is not Kind.SIDE:
-        says = _says(store, caller, messages, parent, longest, turn_id, now)
-        if parent or session:
-            says += _regenerates(store, caller, session_id, hashes[-1], turn_id, now)
-    episode = parent.episode_id if parent and kind is Kind.TOOL_STEP else None
-    return Place(session_id, episode, parent, kind, hashes[-1], served, says)
+    asked = Asked(caller, messages, hashes, request_hash(hashes, messages), what, hints, turn_id, now)
+    found = _History(store, asked, session).find()
+    if found is None:
+        return Place(new_id(_OWN), None, None, what, asked.request_hash, reason=what.reason or AMBIGUOUS)
+    parent, index, served = found
+    session_id = session or (parent.session_id if parent else new_id(_OWN))
+    closed = parent is not None and bool(parent.params.get(SESSION_DONE))
+    known = parent is not None or session is not None
+    says = next_states(store, asked, session_id, parent, index) if known and not closed else []
+    if index != last_answer(messages):
+        parent = None  # an answer that is not ours stands between
+    episode = parent.episode_id if parent and what.after_tools else None
+    return Place(session_id, episode, parent, what, asked.request_hash, served, says, what.reason)
 
 
-def _kind(messages: Sequence[Message], side: bool) -> Kind:
-    if side:
-        return Kind.SIDE
-    return Kind.TOOL_STEP if messages[-1].get("role") in {"tool", "function"} else Kind.MAIN
+Found = tuple[Turn | None, int | None, dict[int, Turn]]
+"""The turn that is continued, the index of its answer, and all our answers by index."""
 
 
-def _says(
-    store: Store,
-    caller: Caller,
-    messages: Sequence[Message],
-    parent: Turn | None,
-    index: int | None,
-    turn_id: str,
-    now: float,
-) -> list[NextState]:
-    """Tool results go to the step that asked for them; the user's reply to every step of the episode."""
-    if parent is None or index is None or parent.kind is Kind.SIDE:
-        return []
-    tools, reply = reply_after(messages, index)
-    state = _state_maker(now, turn_id)
-    says = [state(parent.id, NextKind.TOOL_RESULT, text) for text in tools]
-    if reply is not None and reply.strip():
-        steps = _ancestry(store.episode(parent.episode_id), parent)
-        says += [state(step.id, NextKind.USER_REPLY, reply) for step in steps]
-    return says
+@dataclass(frozen=True, slots=True)
+class _History:
+    """Looks for our answers in the history that a request carries."""
+
+    store: Store
+    asked: Asked
+    session: str | None
+
+    def find(self) -> Found | None:
+        """None where several sessions are as likely."""
+        messages = self.asked.messages
+        ends = {self.asked.hashes[i]: i for i, m in enumerate(messages) if m.get("role") == "assistant"}
+        if not ends:
+            return None, None, {}
+        turns = self._mine(self.store.find_by_context(self.asked.caller.key_id, list(ends), self.session))
+        if self.session and not turns:
+            turns = self._begun_unnamed(list(ends))
+        if not turns:
+            return self._by_last_answer(self.session, {}) or (None, None, {})
+        longest = max(ends[t.context_hash or ""] for t in turns)
+        parents = [t for t in turns if t.context_hash == self.asked.hashes[longest]]
+        if self.session is None and len({t.session_id for t in parents}) > 1:
+            return None
+        where = parents[0].session_id
+        served = {ends[t.context_hash or ""]: t for t in reversed(turns) if t.session_id == where}
+        whole = longest == last_answer(messages)
+        return (None if whole else self._by_last_answer(where, served)) or (parents[0], longest, served)
+
+    def _mine(self, turns: Sequence[Turn]) -> list[Turn]:
+        return [t for t in turns if t.learner == self.asked.caller.learner]
+
+    def _begun_unnamed(self, ends: Sequence[str]) -> list[Turn]:
+        """Some clients name a conversation only from its second request on."""
+        turns = self._mine(self.store.find_by_context(self.asked.caller.key_id, ends))
+        unnamed = [t for t in turns if t.session_id.startswith(f"{_OWN}_")]
+        return unnamed if len({t.session_id for t in unnamed}) == 1 else []
+
+    def _by_last_answer(self, session: str | None, served: dict[int, Turn]) -> Found | None:
+        """The last answer of the session, if the history ends in it: what stands before may be left out, summed up,
+        or written anew."""
+        index = last_answer(self.asked.messages)
+        if index is None or session is None:
+            return None
+        turns = self.store.newest_of(self.asked.caller.key_id, _with_predecessors(session), 8)
+        done = (t for t in self._mine(turns) if t.status is TurnStatus.DONE and t.kind is not Kind.SIDE)
+        last = next(done, None)
+        if last is None or last.answer is None or not same_message(self.asked.messages[index], last.answer):
+            return None
+        return last, index, {**served, index: last}
 
 
-def _state_maker(now: float, turn_id: str) -> Callable[[str, NextKind, str], NextState]:
-    return lambda target, kind, text: NextState(target, kind, text, created_at=now, by_turn_id=turn_id)
-
-
-def _ancestry(episode: Sequence[Turn], last: Turn) -> list[Turn]:
-    """The steps of an episode that led to its last one; answers on other branches heard no reply."""
-    by_id = {turn.id: turn for turn in episode}
-    steps = [last]
-    while steps[-1].parent_id in by_id and steps[-1].id != last.episode_id:
-        steps.append(by_id[steps[-1].parent_id or ""])
-    return steps
-
-
-def _regenerates(
-    store: Store, caller: Caller, session_id: str, request_hash: str, turn_id: str, now: float
-) -> list[NextState]:
-    """Asking the very same again, after an answer that was delivered, says that it was not wanted."""
-    for turn in store.find_by_request(caller.key_id, session_id, request_hash):
-        if turn.status is TurnStatus.DONE and turn.kind is not Kind.SIDE:
-            return [NextState(turn.id, NextKind.REGENERATE, "", created_at=now, by_turn_id=turn_id)]
-    return []
+def _with_predecessors(session: str) -> list[str]:
+    """A session, and those before it if its name is one of a row (`<id>:<n>`): compactions begin a new one."""
+    counted = _GENERATION.fullmatch(session)
+    if counted is None:
+        return [session]
+    n = int(counted[2])
+    return [session, *(f"{counted[1]}:{k}" for k in range(max(0, n - _GENERATIONS_BACK), n))]

@@ -15,10 +15,14 @@ class TextAssembler:
         self._stop = [s for s in stop if s]
         self._held = ""
         self.text = ""
-        self.stopped = False
+        self.stop_string: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop_string is not None
 
     def push(self, ids: Sequence[int]) -> str:
-        """The text that may be shown now. Sets `stopped` when a stop string was reached."""
+        """The text that may be shown now. Sets `stop_string` when one was reached."""
         return self._emit(self._decoder.push(ids), last=False)
 
     def finish(self) -> str:
@@ -27,10 +31,9 @@ class TextAssembler:
 
     def _emit(self, added: str, *, last: bool) -> str:
         pending = self._held + added
-        ends = [at for at in (pending.find(s) for s in self._stop) if at >= 0]
+        ends = [(at, s) for s in self._stop if (at := pending.find(s)) >= 0]
         if ends:
-            self.stopped = True
-            keep = min(ends)
+            keep, self.stop_string = min(ends)
         else:
             keep = len(pending) if last else len(pending) - self._overlap(pending)
         self._held = "" if self.stopped else pending[keep:]

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from instar import __version__
 from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway import errors
+from instar.gateway.boundary import Boundary
 from instar.gateway.chat import ChatApi
-from instar.gateway.guard import KeyRing
+from instar.gateway.completions import CompletionsApi
+from instar.gateway.guard import KeyRing, WaitingRoom
 from instar.gateway.inspect import InspectApi
+from instar.gateway.messages.api import MessagesApi
+from instar.gateway.openapi import document
+from instar.gateway.responses.api import ResponsesApi
 from instar.gateway.versions import VersionKeeper
 from instar.ports import Engine, Registry, Store
 from instar.runtime import Clock
+
+
+def allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
+    """Let web pages of these origins call from a browser. They still need the key; cookies play no part."""
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            allow_private_network=True,
+            expose_headers=["x-instar-turn", "x-instar-version", "retry-after"],
+        )
 
 
 def build_app(
@@ -34,7 +53,8 @@ def build_app(
     processes: Callable[[], dict[str, dict[str, Any]]],
 ) -> FastAPI:
     """Everything is handed in; nothing is found. The engine is closed when the application ends."""
-    keys = KeyRing.of(api_key)
+    proxy_key = settings.proxy_key
+    keys = KeyRing.of(api_key, proxy_key.get_secret_value() if proxy_key else None)
     versions = VersionKeeper(
         store, registry, engine, base_sha256=base_sha256, max_loaded=settings.engine.max_loras
     )
@@ -56,8 +76,19 @@ def build_app(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
     errors.install(app)
+    app.add_middleware(Boundary)
+    allow_origins(app, settings.cors_origins)  # around it, so that web pages can read of a fault, too
+    app.state.waiting_room = WaitingRoom(settings.engine.max_streams + settings.engine.max_waiting)
     app.include_router(ChatApi(serve_turn, keys, settings, chat.token_text).router)
-    app.include_router(InspectApi(store, registry, engine, versions, keys, settings, clock, processes).router)
+    app.include_router(CompletionsApi(serve_turn, keys, settings, chat).router)
+    app.include_router(ResponsesApi(serve_turn, store, keys, settings).router)
+    app.include_router(MessagesApi(serve_turn, keys, settings).router)
+    inspect = InspectApi(
+        store, registry, engine, versions, keys, settings, clock, chat.context_length, processes
+    )
+    app.include_router(inspect.router)
+    document(app, keys)
     return app

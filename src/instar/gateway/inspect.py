@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,8 +15,10 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import ArtifactError, RequestError
 from instar.flow.story import learned_from, state_of, waiting_version
-from instar.gateway.chat import version_of
+from instar.gateway import response_models as models
+from instar.gateway.asking import version_of
 from instar.gateway.guard import KeyRing, parse, read_body
+from instar.gateway.openapi import request_body
 from instar.gateway.schemas import FeedbackBody, RollbackBody
 from instar.gateway.versions import VersionKeeper
 from instar.ports import Engine, Registry, Store
@@ -23,11 +26,26 @@ from instar.records import BASE, Decision, Fate, NextKind, NextState
 from instar.runtime import Clock
 
 MAX_PAGE = 1000
+TURN_ID = "^turn_[0-9a-f]{24}$"
+_TURN_PARAMETERS = [
+    {
+        "name": "limit",
+        "in": "query",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 100},
+    },
+    {"name": "session", "in": "query", "description": "only of this session", "schema": {"type": "string"}},
+    {
+        "name": "before",
+        "in": "query",
+        "description": "older than this turn",
+        "schema": {"type": "string", "pattern": TURN_ID},
+    },
+]
 
 
 @dataclass(slots=True)
 class InspectApi:
-    """Routes that print facts. `processes` tells, per loop, pid and restarts."""
+    """Routes that print facts. `processes` tells, per loop, pid and restarts; `context_length` counts tokens."""
 
     store: Store
     registry: Registry
@@ -36,43 +54,77 @@ class InspectApi:
     keys: KeyRing
     settings: Settings
     clock: Clock
+    context_length: int
     processes: Callable[[], dict[str, dict[str, Any]]]
     router: APIRouter = field(default_factory=APIRouter)
 
     def __post_init__(self) -> None:
-        add = self.router.add_api_route
-        add("/health", self.health, methods=["GET"], summary="The gateway is alive")
-        add("/ready", self.ready, methods=["GET"], summary="A model can be talked to")
-        add("/v1/models", self.models, methods=["GET"], summary="Models and versions by name")
-        add("/v1/models/{model}", self.model, methods=["GET"], summary="One model")
-        add("/v1/status", self.status, methods=["GET"], summary="The four loops and the learning")
-        add("/v1/turns", self.turns, methods=["GET"], summary="Recorded turns, newest first")
-        add("/v1/versions", self.list_versions, methods=["GET"], summary="Versions, newest first")
-        add(
-            "/v1/versions/{version}",
-            self.version,
-            methods=["GET"],
-            summary="One version: lineage, gate, history",
-        )
-        for verb, route, summary in (
-            ("activate", self.activate, "Serve this version from now on"),
-            ("approve", self.approve, "Let a version serve that waits for a person"),
-            ("reject", self.reject, "Never let a version serve that waits for a person"),
-        ):
-            add(f"/v1/versions/{{version}}/{verb}", route, methods=["POST"], summary=summary)
-        add(
-            "/v1/versions/rollback",
-            self.roll_back,
-            methods=["POST"],
-            summary="Take the version in force back: serve its parent, or the one named",
-            openapi_extra={"requestBody": _body_of(RollbackBody)},
-        )
-        add(
+        self._add_models()
+        self._add_learning()
+        self._add_versions()
+
+    def _add_models(self) -> None:
+        self._get("/health", self.health, "The gateway is alive", models.Alive)
+        starting = {503: {"model": models.Readiness, "description": "The engine is still starting"}}
+        self._get("/ready", self.ready, "A model can be talked to", models.Readiness, responses=starting)
+        self._get("/v1/models", self.models, "Models and versions by name", models.ModelList)
+        self._get("/v1/models/{model}", self.model, "One model", models.Model)
+
+    def _add_learning(self) -> None:
+        self._get("/v1/status", self.status, "The four loops and the learning", models.Status)
+        page = {"parameters": _TURN_PARAMETERS}
+        about = "Recorded turns, newest first"
+        self._get("/v1/turns", self.turns, about, models.TurnList, openapi_extra=page)
+        no_turn = {404: {"model": models.Error, "description": "There is no such turn"}}
+        self._post(
             "/v1/feedback",
             self.feedback,
-            methods=["POST"],
-            summary="Judge an answer yourself",
-            openapi_extra={"requestBody": _body_of(FeedbackBody)},
+            "Judge an answer yourself",
+            models.FeedbackTaken,
+            FeedbackBody,
+            responses=no_turn,
+        )
+
+    def _add_versions(self) -> None:
+        self._get("/v1/versions", self.list_versions, "Versions, newest first", models.VersionList)
+        about = "One version: lineage, gate, history"
+        self._get("/v1/versions/{version}", self.version, about, models.VersionStory)
+        for verb, route, summary, answer in (
+            ("activate", self.activate, "Serve this version from now on", models.Activated),
+            ("approve", self.approve, "Let a version serve that waits for a person", models.Activated),
+            ("reject", self.reject, "Never let a version serve that waits for a person", models.Rejected),
+        ):
+            self._post(f"/v1/versions/{{version}}/{verb}", route, summary, answer)
+        no_version = {404: {"model": models.Error, "description": "There is no such version"}}
+        self._post(
+            "/v1/versions/rollback",
+            self.roll_back,
+            "Take the version in force back: serve its parent, or the one named",
+            models.RolledBack,
+            RollbackBody,
+            responses=no_version,
+        )
+
+    def _get(
+        self, path: str, route: Callable[..., Any], summary: str, answer: type[BaseModel], **more: Any
+    ) -> None:
+        self.router.add_api_route(
+            path, route, methods=["GET"], summary=summary, response_model=answer, **more
+        )
+
+    def _post(
+        self,
+        path: str,
+        route: Callable[..., Any],
+        summary: str,
+        answer: type[BaseModel],
+        body: type[BaseModel] | None = None,
+        **more: Any,
+    ) -> None:
+        if body is not None:
+            more["openapi_extra"] = {"requestBody": request_body(body)}
+        self.router.add_api_route(
+            path, route, methods=["POST"], summary=summary, response_model=answer, **more
         )
 
     async def health(self) -> Response:
@@ -88,14 +140,19 @@ class InspectApi:
         name = self.settings.served_name
         versions = await asyncio.to_thread(self._servable)
         names = [name, f"{name}@{BASE}", *(f"{name}@{v}" for v in versions)]
-        return JSONResponse({"object": "list", "data": [_model(n) for n in names]})
+        return JSONResponse({"object": "list", "data": [self._model(n) for n in names]})
 
     async def model(self, request: Request, model: str) -> Response:
         self.keys.caller(request)
         version = version_of(model, self.settings.served_name)
         if version not in (None, BASE, *await asyncio.to_thread(self._servable)):
             raise RequestError(f"There is no version {version}.", status=404, code="model_not_found")
-        return JSONResponse(_model(model))
+        return JSONResponse(self._model(model))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        """OpenAI's object, and the context under both names that clients look for."""
+        size = {"context_length": self.context_length, "max_model_len": self.context_length}
+        return {"id": name, "object": "model", "created": 0, "owned_by": "instar", **size}
 
     async def status(self, request: Request) -> Response:
         self.keys.caller(request)
@@ -149,8 +206,11 @@ class InspectApi:
         self.keys.caller(request)
         query = request.query_params
         limit = _whole_number(query.get("limit", "100"), "limit", 1, MAX_PAGE)
+        before = query.get("before")
+        if before is not None and not re.fullmatch(TURN_ID, before):
+            raise RequestError("before must be the id of a turn.", param="before")
         views = await asyncio.to_thread(
-            self.store.turn_views, session_id=query.get("session"), limit=limit, before=query.get("before")
+            self.store.turn_views, session_id=query.get("session"), limit=limit, before=before
         )
         return JSONResponse({"object": "list", "data": views})
 
@@ -277,17 +337,9 @@ class InspectApi:
         return JSONResponse({"turn": body.turn, "recorded": True})
 
 
-def _body_of(model: type[BaseModel]) -> dict[str, Any]:
-    return {"content": {"application/json": {"schema": model.model_json_schema()}}, "required": True}
-
-
 def _state(row: dict[str, Any], active: str, decisions: Sequence[Decision]) -> dict[str, str]:
     state, why = state_of(row["name"], active, row.get("gate") or {}, decisions)
     return {"state": state, "state_why": why}
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "instar"}
 
 
 def _no_version(version: str) -> RequestError:

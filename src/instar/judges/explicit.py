@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from instar.records import EXPLICIT, JudgeItem, NextKind, NextState, Verdict
+from instar.records import EXPLICIT, Abstention, JudgeItem, NextKind, NextState, Verdict
 
 MAX_HINT_CHARS = 600
 """A hint goes into the teacher's prompt, so it has to stay short."""
 
 
+EDITED = "the user changed their own message and asked again: that is about the message, not about the answer"
+
+
 class ExplicitLink:
-    """Reads `POST /v1/feedback` and regeneration. Abstains on everything said in passing."""
+    """Reads `POST /v1/feedback` and what buttons say: another try, an edit. Abstains on everything said in passing."""
 
     name = EXPLICIT
 
-    def judge(self, item: JudgeItem) -> Verdict | None:
+    def judge(self, item: JudgeItem) -> Verdict | Abstention | None:
         if newest(item.next_states, NextKind.FEEDBACK) is not None:
             return rated(item.next_states)
-        if item.next_states and all(s.kind is NextKind.REGENERATE for s in item.next_states):
+        kinds = {state.kind for state in item.next_states}
+        if kinds == {NextKind.EDIT}:
+            return Abstention(EDITED)
+        if kinds == {NextKind.REGENERATE}:
             return Verdict(
                 score=-1,
                 votes=(-1,),

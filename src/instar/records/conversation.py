@@ -15,6 +15,7 @@ class Kind(StrEnum):
 
     MAIN = "main"  # answers a user's message
     TOOL_STEP = "tool_step"  # goes on after tool results
+    RETRY = "retry"  # either of them again, since the client has no answer to the first try
     SIDE = "side"  # titles, summaries, heartbeats: never feedback, never learned from
 
 

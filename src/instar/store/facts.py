@@ -17,6 +17,7 @@ from instar.store.schema import judgements, next_states, reservations, turns, us
 
 EMPTY = "empty_answer"
 HELD_BACK = "held_back"
+WORDLESS = {NextKind.TOOL_RESULT, NextKind.REGENERATE, NextKind.EDIT}
 
 
 def refresh(conn: Connection, turn_ids: Collection[str]) -> None:
@@ -82,11 +83,15 @@ def has_news(said: list[AnyRow], judged: list[AnyRow]) -> bool:
     """Whether a next state is worth a judgement that was not made yet.
 
     Explicit feedback always is. Otherwise one judgement is enough; only a step that no more than a tool has
-    spoken about is judged again when its user speaks.
+    spoken about is judged again when its user does something, and one that its user has said no word about, when
+    they speak.
     """
     basis = max((j.basis for j in judged), default=0)
     fresh = {s.kind for s in said if s.seq > basis}
     if not judged or NextKind.FEEDBACK in fresh:
         return bool(fresh)
     only_tools = all(j.source == Source.TOOL for j in judged)
-    return only_tools and bool(fresh - {NextKind.TOOL_RESULT})
+    if only_tools and bool(fresh - {NextKind.TOOL_RESULT}):
+        return True
+    heard = {s.kind for s in said if s.seq <= basis}
+    return NextKind.USER_REPLY in fresh and heard <= WORDLESS

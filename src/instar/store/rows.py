@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from instar.chat_format import plain_text
+from instar.chat_format import last_user_index, said_text
 from instar.records import Kind, Message, NextKind, NextState, Turn, TurnStatus
 from instar.store.columns import AnyRow, pack_floats, pack_ids, unpack_floats, unpack_ids
 from instar.store.pieces import HASH_BYTES, Assembler, Pieces, cut_ids, cut_messages, fetch
@@ -30,7 +30,7 @@ def turn_row(turn: Turn) -> tuple[dict[str, Any], Pieces]:
         "status": turn.status.value,
         "reason": turn.reason or _why_never(turn),
         "message_hashes": messages,
-        "question_at": _question_at(turn.messages),
+        "question_at": last_user_index(turn.messages),
         "to_judge": False,
         "to_train": False,
     }
@@ -56,11 +56,6 @@ def _why_never(turn: Turn) -> str | None:
     if turn.learn:
         return None
     return "side" if turn.kind is Kind.SIDE else "opted_out"
-
-
-def _question_at(messages: Sequence[Message]) -> int | None:
-    users = [i for i, m in enumerate(messages) if isinstance(m, dict) and m.get("role") == "user"]
-    return users[-1] if users else None
 
 
 _SHARED = ("message_hashes", "prompt_hashes")
@@ -108,10 +103,10 @@ def next_state(row: AnyRow) -> NextState:
 
 
 def questions(conn: Connection, rows: Sequence[AnyRow]) -> list[str]:
-    """The last user message of each turn; of a long history only that one is read."""
+    """What the user said last before each turn; of a long history only that message is read."""
     at = [_hash_of_question(row) for row in rows]
     bodies = fetch(conn, [key for key in at if key is not None])
-    return ["" if key is None else plain_text(json.loads(bodies[key]).get("content")) for key in at]
+    return ["" if key is None else said_text(json.loads(bodies[key]).get("content")) for key in at]
 
 
 def _hash_of_question(row: AnyRow) -> bytes | None:

@@ -48,6 +48,8 @@ class Status(Base):
                     "learned": row.id in used,
                     "updates": used.get(row.id, []),
                     "reason": row.reason,
+                    "recognised": row.params.get("recognised"),
+                    "kind_why": row.params.get("why", ""),
                 }
                 for row, question in zip(rows, asked, strict=True)
             ]
@@ -128,7 +130,7 @@ def _page(session_id: str | None, limit: int, before: str | None) -> AnySelect:
     columns = [turns.c[name] for name in _TURN_KEYS] + [judgements.c[name] for name in _VERDICT_KEYS]
     more = (
         turns.c.reason, turns.c.answer, turns.c.prompt_len, turns.c.response_len, turns.c.message_hashes,
-        turns.c.question_at,
+        turns.c.question_at, turns.c.params,
     )  # fmt: skip
     query = select(*columns, *more).outerjoin_from(turns, judgements, judgements.c.seq == turns.c.verdict_seq)
     if session_id is not None:

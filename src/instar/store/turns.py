@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from instar.store.rows import light_columns, read_light_turns, read_turns, sampl
 from instar.store.schema import next_states, turns
 
 _HASHES_PER_QUERY = 1000
+_NEWEST = 64
+"""Turns of a session that are looked through for those of one key."""
 
 
 class Turns(Base):
@@ -28,7 +31,14 @@ class Turns(Base):
             keep(conn, {key: body for _, pieces in rows for key, body in pieces.items()})
             if rows:
                 conn.execute(insert(turns), [row for row, _ in rows])
-            changed = {state.turn_id for state in said if _add(conn, state)}
+            # Two calls may have given the same result: the second of them is no repetition of the first.
+            alike: Counter[tuple[str, str, str]] = Counter()
+            changed = set()
+            for state in said:
+                same = (state.turn_id, state.kind.value, state.text)
+                if _add(conn, state, alike[same]):
+                    changed.add(state.turn_id)
+                alike[same] += state.kind is NextKind.TOOL_RESULT
             refresh(conn, changed)
 
     def close_turn(self, turn_id: str, outcome: TurnOutcome) -> None:
@@ -75,6 +85,15 @@ class Turns(Base):
         )
         return self._light(same)[::-1]
 
+    def newest_of(self, key_id: str, session_ids: Sequence[str], limit: int) -> list[Turn]:
+        # The index on sessions tells the numbers of their turns without a look at any of them.
+        inner = select(turns.c.seq).where(turns.c.session_id.in_(session_ids))
+        newest = inner.order_by(turns.c.seq.desc()).limit(_NEWEST)
+        return self._light(turns.c.seq.in_(newest) & (turns.c.key_id == key_id))[::-1][:limit]
+
+    def children(self, turn_id: str) -> list[Turn]:
+        return self._light(turns.c.parent_id == turn_id)[::-1]
+
     def episode(self, episode_id: str) -> list[Turn]:
         return self._light(turns.c.episode_id == episode_id)
 
@@ -111,8 +130,8 @@ def _why_never(status: TurnStatus) -> str | None:
     return None if status in (TurnStatus.DONE, TurnStatus.OPEN) else status.value
 
 
-def _add(conn: Connection, state: NextState) -> bool:
-    """Write a next state. False if it was known already."""
+def _add(conn: Connection, state: NextState, nth: int = 0) -> bool:
+    """Write a next state, the `nth` of its like within one request. False if it was known already."""
     row = {
         "turn_id": state.turn_id,
         "kind": state.kind.value,
@@ -122,7 +141,6 @@ def _add(conn: Connection, state: NextState) -> bool:
         "score": state.score,
         "correction": state.correction,
     }
-    nth = 0
     if state.kind is NextKind.FEEDBACK:
         earlier = _feedback(conn, state.turn_id)
         if earlier and earlier[-1] == (state.text, state.score, state.correction):

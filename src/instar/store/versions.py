@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import insert, select
+from sqlalchemy import and_, insert, or_, select
 
 from instar.records import Decision, Fate, Kind, Sample, Source
 from instar.store.base import Base
@@ -12,6 +12,13 @@ from instar.store.decisions import add_decision
 from instar.store.facts import HELD_BACK
 from instar.store.schema import activations, decisions, judgements, turns
 from instar.store.training import samples_of, with_verdict
+
+_ANSWERS_A_USER = or_(
+    turns.c.kind == Kind.MAIN.value,
+    and_(
+        turns.c.kind == Kind.RETRY.value, turns.c.episode_id == turns.c.id
+    ),  # the other retries are tool steps
+)
 
 
 class Versions(Base):
@@ -30,7 +37,7 @@ class Versions(Base):
             return [Decision(r.version, Fate(r.fate), r.reason, r.created_at) for r in rows]
 
     def live_scores(self, version: str) -> list[int]:
-        mine = (turns.c.version == version) & (turns.c.pinned.is_(False)) & (turns.c.kind == Kind.MAIN.value)
+        mine = (turns.c.version == version) & (turns.c.pinned.is_(False)) & _ANSWERS_A_USER
         said = judgements.c.score.in_((1, -1)) & (judgements.c.source == Source.USER.value)
         query = (
             select(judgements.c.score)

@@ -7,6 +7,7 @@ import ipaddress
 import os
 import secrets
 import socket
+import ssl
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -63,7 +64,7 @@ class DataFolderLock:
             return "unknown"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -74,11 +75,30 @@ def _is_loopback(host: str) -> bool:
 
 def refuse_open_house(settings: Settings) -> None:
     """Beyond loopback only with a key that somebody chose. Raises ConfigError."""
-    if not _is_loopback(settings.host) and settings.api_key is None:
+    if not is_loopback(settings.host) and settings.api_key is None:
         raise ConfigError(
             f"Listening on {settings.host} lets other machines in, so choose the key yourself: "
             "give --api-key or set INSTAR_API_KEY, or stay on 127.0.0.1."
         )
+
+
+def check_certificate(settings: Settings) -> None:
+    """A certificate that cannot be served is found before anything starts. Raises ConfigError."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(
+            f"The certificate {settings.tls_cert} with the key {settings.tls_key} cannot be used ({error}). "
+            "Both must be PEM files that this user can read, the key without a password, and belong together."
+        ) from error
+
+
+def _no_password() -> str:
+    """Else OpenSSL would ask the terminal for one."""
+    raise ValueError("the key is protected by a password")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,87 @@
+"""What every surface reads from a request beside its own fields: model, session, and whether it is learned from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel
+
+from instar.config import Settings
+from instar.errors import RequestError
+from instar.flow.serve_turn import ChatRequest
+from instar.gateway.guard import parse, read_body
+from instar.gateway.session_hints import session_hints
+from instar.records import BASE, Sampling
+
+PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
+
+M = TypeVar("M", bound=BaseModel)
+
+
+async def read(request: Request, model: type[M], limit_bytes: int) -> M:
+    """The body as a model. Raises RequestError 400 or 413."""
+    raw = await read_body(request, limit_bytes)
+    if len(raw) > PARSE_IN_THREAD_ABOVE:
+        return await asyncio.to_thread(parse, raw, model)
+    return parse(raw, model)
+
+
+def sampling_of(
+    settings: Settings,
+    *,
+    max_tokens: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    seed: int | None = None,
+    stop: Sequence[str] = (),
+    top_logprobs: int = 0,
+) -> Sampling:
+    """What the client leaves out is the settings' business."""
+    return Sampling(
+        max_tokens=max_tokens or settings.max_tokens,
+        temperature=settings.temperature if temperature is None else temperature,
+        top_p=1.0 if top_p is None else top_p,
+        seed=seed,
+        stop=tuple(stop),
+        top_logprobs=top_logprobs,
+    )
+
+
+def version_of(model: str, served_name: str) -> str | None:
+    """`instar` → None (the current version), `instar@v7` → v7, `instar@base` → base. RequestError 404."""
+    name, at, version = model.partition("@")
+    known = version == BASE or (version[:1] == "v" and version[1:].isascii() and version[1:].isdigit())
+    if name != served_name or (at and not known):
+        raise RequestError(
+            f"There is no model {model[:80]!r} here. Use {served_name!r} for the version in service, "
+            f"{served_name + '@v7'!r} for a certain one, or {served_name + '@base'!r} for the untouched model.",
+            status=404,
+            code="model_not_found",
+            param="model",
+        )
+    return version if at else None
+
+
+def as_sent(
+    asked: ChatRequest, request: Request, settings: Settings, *, model: str, fields: Mapping[str, Any]
+) -> ChatRequest:
+    """`asked`, with what stands in the same place on every surface: version, session, whether it is learned from.
+
+    A session is named by a header, or else by a field of the body; `fields` are those that may, and `metadata`. Where
+    none does, that of `asked` holds.
+    """
+    metadata = fields.get("metadata") or {}
+    told = session_hints(request.headers, fields)
+    learn = request.headers.get("x-instar-learn", metadata.get("instar_learn", "on"))
+    return replace(
+        asked,
+        version=version_of(model, settings.served_name),
+        session_id=told.session_id or asked.session_id,
+        learn=str(learn).lower() not in {"off", "false", "0", "no"},
+        side=told.side,
+        hints=told.hints,
+    )

@@ -1,0 +1,130 @@
+"""What a client gets from `POST /v1/messages`: one builder makes the events of a stream and the whole message."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from instar.errors import InstarError
+from instar.flow.serve_turn import CallPart, Ended, Piece, Serving
+from instar.gateway.errors import anthropic_error, describe
+
+Event = dict[str, Any]
+
+PING: Event = {"type": "ping"}
+
+
+class MessageBuilder:
+    """Turns pieces into content blocks, one open at a time, and tells of each step as an event."""
+
+    def __init__(self, serving: Serving, served_name: str, *, shows_thinking: bool) -> None:
+        self._turn = serving.turns[0]
+        self._served_name = served_name
+        self._shows_thinking = shows_thinking
+        self._blocks: list[dict[str, Any]] = []
+        self._is_open = False
+        self._call_index: int | None = None
+        self._arguments = ""
+        self._usage = {"input_tokens": len(serving.prompt_ids), "output_tokens": 0}
+        self._ending: dict[str, Any] = {"stop_reason": None, "stop_sequence": None}
+
+    def begin(self) -> list[Event]:
+        return [{"type": "message_start", "message": self.message()}]
+
+    def add(self, piece: Piece) -> list[Event]:
+        events: list[Event] = []
+        if piece.reasoning and self._shows_thinking:
+            events += self._grow("thinking", piece.reasoning)
+        if piece.text:
+            events += self._grow("text", piece.text)
+        for part in piece.calls:
+            events += self._call(part)
+        return events
+
+    def end(self, ended: Ended) -> list[Event]:
+        events = self._close()
+        self._ending = {"stop_reason": _stop_reason(ended), "stop_sequence": ended.stop_string}
+        self._usage["output_tokens"] = ended.response_tokens
+        delta = {"type": "message_delta", "delta": self._ending, "usage": self._usage}
+        return [*events, delta, {"type": "message_stop"}]
+
+    def message(self) -> dict[str, Any]:
+        """The message as far as it has come."""
+        return {
+            "id": self._turn.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._served_name,
+            "content": list(self._blocks),
+            **self._ending,
+            "usage": dict(self._usage),
+        }
+
+    # ── blocks ────────────────────────────────────────────────────────────────────────────────────────
+    def _grow(self, kind: str, text: str) -> list[Event]:
+        events = []
+        if not (self._is_open and self._blocks[-1]["type"] == kind):
+            more = {"signature": ""} if kind == "thinking" else {}
+            events += self._open({"type": kind, kind: "", **more})
+        self._blocks[-1][kind] += text
+        return [*events, self._delta({"type": f"{kind}_delta", kind: text})]
+
+    def _call(self, part: CallPart) -> list[Event]:
+        events = []
+        is_new = not self._is_open or self._blocks[-1]["type"] != "tool_use"
+        if is_new or part.index != self._call_index:
+            self._call_index = part.index
+            call_id = part.id or f"{self._turn.id}_{part.index}"
+            events += self._open({"type": "tool_use", "id": call_id, "name": part.name or "", "input": {}})
+            self._arguments = ""
+        if part.arguments:
+            self._arguments += part.arguments
+            events.append(self._delta({"type": "input_json_delta", "partial_json": part.arguments}))
+        return events
+
+    def _open(self, block: dict[str, Any]) -> list[Event]:
+        events = self._close()
+        self._blocks.append(block)
+        self._is_open = True
+        start = {"type": "content_block_start", "index": self._index, "content_block": dict(block)}
+        return [*events, start]
+
+    def _close(self) -> list[Event]:
+        if not self._is_open:
+            return []
+        self._is_open = False
+        events = []
+        block = self._blocks[-1]
+        if block["type"] == "tool_use":
+            block["input"] = _input(self._arguments)
+        elif block["type"] == "thinking":
+            block["signature"] = self._turn.id  # opaque to clients, who drop a thought without one
+            events.append(self._delta({"type": "signature_delta", "signature": self._turn.id}))
+        return [*events, {"type": "content_block_stop", "index": self._index}]
+
+    @property
+    def _index(self) -> int:
+        return len(self._blocks) - 1
+
+    def _delta(self, delta: dict[str, Any]) -> Event:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+
+def failed(error: InstarError) -> Event:
+    status, body, _ = describe(error)
+    return anthropic_error(status, body)
+
+
+def _stop_reason(ended: Ended) -> str:
+    if ended.stop_string is not None:
+        return "stop_sequence"
+    return {"length": "max_tokens", "tool_calls": "tool_use"}.get(ended.finish_reason, "end_turn")
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Arguments as an object. What is none – the token limit cut it, say – is handed on as the text that it is."""
+    try:
+        found = json.loads(arguments or "{}")
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"arguments": arguments}

@@ -1,0 +1,192 @@
+"""What a connection may not do: be slow without end, crowd others out, or stop the server by either."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from instar.gateway.connection import Limits
+from instar.gateway.server import connections_for
+from tests.kit import wire
+from tests.kit.live_gateway import KEY, Live, live_gateway
+
+QUICK = Limits(connections=24, head_s=1.0, body_bytes_per_s=20_000, linger_s=0.3, stalled_s=0.5)
+ASK = json.dumps({"model": "instar", "messages": [{"role": "user", "content": "hi"}]}).encode()
+STREAM = ASK[:-1] + b', "stream": true}'
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    async with live_gateway(tmp_path, limits=QUICK) as live:
+        yield live
+
+
+def post(*lines: str) -> bytes:
+    return wire.head_of("POST", "/v1/chat/completions", KEY, "content-type: application/json", *lines)
+
+
+def whole(body: bytes) -> bytes:
+    return post(f"content-length: {len(body)}") + body
+
+
+async def trickle(writer: asyncio.StreamWriter, text: bytes, pause_s: float = 0.05) -> None:
+    """Send byte after byte until the server has enough."""
+    with suppress(ConnectionError):
+        for number in range(len(text)):
+            writer.write(text[number : number + 1])
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+
+
+ENDLESS_HEAD = b"GET /v1/models HTTP/1.1\r\nx-a: " + b"y" * 1_000
+ENDLESS_BODY = post("content-length: 1000") + b" " * 900
+
+
+async def test_heads_and_bodies_that_never_end_are_closed_while_others_are_answered(live: Live) -> None:
+    begun = ENDLESS_BODY[: -len(b" " * 900)]
+    sockets = [await wire.connect(live.url) for _ in range(20)]
+    for number, (_, writer) in enumerate(sockets):
+        writer.write(begun if number % 2 else ENDLESS_HEAD[:30])
+    senders = [
+        asyncio.create_task(trickle(writer, b" " * 900 if number % 2 else b"y" * 900))
+        for number, (_, writer) in enumerate(sockets)
+    ]
+    for _ in range(5):
+        assert (await live.ask("hi")).status_code == 200
+    answers = [await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S) for reader, _ in sockets]
+    assert [answer.status for answer in answers] == [408] * 20
+    assert all(answer.json()["error"]["code"] == "request_timeout" for answer in answers)
+    assert all([await wire.is_closed(reader) for reader, _ in sockets])
+    for sender in senders:
+        sender.cancel()
+
+
+async def test_connection_that_says_nothing_is_closed(live: Live) -> None:
+    reader, writer = await wire.connect(live.url)
+    assert await wire.is_closed(reader)
+    writer.close()
+
+
+@pytest.mark.parametrize("rest", [b"GET /v1/mod", b"\r\n" * 200, b"\n" * 200], ids=["head", "lines", "feeds"])
+async def test_trickle_behind_an_answer_is_closed_too(live: Live, rest: bytes) -> None:
+    """At its first byte uvicorn forgets its own limit for idle connections."""
+    reader, writer = await wire.connect(live.url)
+    writer.write(whole(ASK))
+    assert (await wire.read_answer(reader)).status == 200
+    sending = asyncio.create_task(trickle(writer, rest * 40, 0.02))
+    assert await wire.is_closed(reader)
+    sending.cancel()
+
+
+async def test_slow_but_steady_upload_is_taken(live: Live) -> None:
+    """It takes twice what a head may: a body's time grows with what has come."""
+    reader, writer = await wire.connect(live.url)
+    body = ASK[:-1] + b" " * 60_000 + b"}"
+    writer.write(post(f"content-length: {len(body)}"))
+    for start in range(0, len(body), 2_000):
+        writer.write(body[start : start + 2_000])
+        await writer.drain()
+        await asyncio.sleep(0.07)
+    assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_refusal_of_a_body_is_read_and_the_rest_is_not_awaited(live: Live, announced: bool) -> None:
+    reader, writer = await wire.connect(live.url)
+    part = b" " * 100_000
+    chunk = b"%x\r\n%s\r\n" % (len(part), part)
+    writer.write(post("content-length: 1000000000" if announced else "transfer-encoding: chunked"))
+
+    async def send() -> None:
+        while True:
+            writer.write(part if announced else chunk)
+            await writer.drain()
+
+    sending = asyncio.create_task(send())
+    answer = await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)
+    assert answer.status == 413
+    assert answer.json()["error"]["code"] == "request_too_large"
+    assert await wire.is_closed(reader)
+    sending.cancel()
+    with suppress(ConnectionError, asyncio.CancelledError):
+        await sending
+
+
+async def test_stream_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
+    async with live_gateway(tmp_path, lambda *_: "a" * 7_000, context_length=8_192, limits=QUICK) as live:
+        live.engine.gate = asyncio.Event()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # else the kernel takes it all
+            client.connect(("127.0.0.1", int(live.url.rpartition(":")[2])))
+            client.sendall(whole(STREAM[:-1] + b', "max_tokens": 7000}'))
+            while not live.engine.sampling:
+                await asyncio.sleep(0.01)
+            for connection in live.server.server_state.connections:
+                served = connection.transport.get_extra_info("socket")
+                served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            live.engine.gate.set()
+            async with asyncio.timeout(wire.HANG_S):
+                while (turn := (await live.turns())[0])["status"] == "open":
+                    await asyncio.sleep(0.05)
+        assert turn["status"] == "cancelled"
+        assert live.engine.sampling == 0
+
+
+async def test_waiting_connections_make_room_and_answers_under_way_do_not(live: Live) -> None:
+    live.engine.gate = asyncio.Event()
+    answering = [await wire.connect(live.url) for _ in range(4)]
+    for _, writer in answering:
+        writer.write(whole(STREAM))
+    for reader, _ in answering:
+        await reader.readuntil(b'"content": "a"')
+    waiting = [await wire.connect(live.url) for _ in range(3 * QUICK.connections)]
+    assert (await live.http.get("/health")).status_code == 200
+    live.engine.gate.set()
+    for reader, _ in answering:
+        rest = await asyncio.wait_for(reader.readuntil(b"data: [DONE]"), wire.HANG_S)
+        assert b'"finish_reason": "stop"' in rest
+    for _, writer in [*waiting, *answering]:
+        writer.close()
+
+
+async def test_one_more_than_all_under_way_is_told_to_come_again(live: Live) -> None:
+    live.engine.gate = asyncio.Event()
+    await live.http.aclose()  # its connection would make room
+    answering = [await wire.connect(live.url) for _ in range(QUICK.connections)]
+    for _, writer in answering:
+        writer.write(whole(STREAM))
+    for reader, _ in answering:
+        await reader.readuntil(b'"content": "a"')
+    reader, _ = await wire.connect(live.url)
+    answer = await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["error"]["code"] == "too_many_connections"
+    live.engine.gate.set()
+    for reader, writer in answering:
+        await asyncio.wait_for(reader.readuntil(b"data: [DONE]"), wire.HANG_S)
+        writer.close()
+
+
+async def test_request_behind_a_long_answer_waits_for_it_without_being_late(live: Live) -> None:
+    live.engine.gate = asyncio.Event()
+    reader, writer = await wire.connect(live.url)
+    half = len(whole(ASK)) // 2
+    writer.write(whole(ASK) + whole(ASK)[:half])
+    await asyncio.sleep(2 * QUICK.head_s)
+    live.engine.gate.set()
+    assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+    writer.write(whole(ASK)[half:])
+    assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+    writer.close()
+
+
+@pytest.mark.parametrize(("files", "clients"), [(256, 96), (1_024, 480), (10**6, 4_096), (10, 8)])
+def test_clients_that_descriptors_are_enough_for(files: int, clients: int) -> None:
+    """Each client's answer needs a second one, to the engine."""
+    assert connections_for(files) == clients

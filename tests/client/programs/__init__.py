@@ -1,0 +1,1 @@
+"""Programs that the tests run in a client's own environment. Each prints one JSON object."""

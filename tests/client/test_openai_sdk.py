@@ -1,0 +1,138 @@
+"""The openai SDK with strict validation: answers are what its types say, and a stream says the same as a whole."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.kit.scripted_gateway import Gateway, scripted_gateway
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+ASKED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "greedy": {"temperature": 0},
+    "several": {"n": 3, "temperature": 1, "seed": 7},
+    "log-probs": {"logprobs": True, "top_logprobs": 2},
+    "cut": {"max_tokens": 3},
+    "cut by the other name": {"max_completion_tokens": 3},
+    "stopped": {"stop": ["e", "a", "o"]},
+    "a system and a developer": {
+        "messages": [{"role": "system", "content": "x"}, {"role": "developer", "content": "y"}, *HI]
+    },
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
+    "a history": {
+        "messages": [*HI, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "no"}]
+    },
+    "pinned": {"model": "instar@v1"},
+    "the untouched model": {"model": "instar@base"},
+    "metadata": {"metadata": {"session_id": "a"}, "user": "b", "store": False, "service_tier": "auto"},
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    with scripted_gateway(tmp_path_factory.mktemp("sdk")) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def sdk(gateway: Gateway) -> Iterator[openai.OpenAI]:
+    url = f"{gateway.url}/v1"
+    with openai.OpenAI(
+        base_url=url, api_key=gateway.key, max_retries=0, timeout=60, _strict_response_validation=True
+    ) as sdk:
+        yield sdk
+
+
+def request(more: dict[str, Any]) -> dict[str, Any]:
+    return {"model": "instar", "messages": HI, "temperature": 0, **more}
+
+
+@pytest.mark.parametrize("more", ASKED.values(), ids=ASKED)
+def test_whole_answers_and_streams_are_valid_and_say_the_same(
+    sdk: openai.OpenAI, more: dict[str, Any]
+) -> None:
+    asked = request(more)
+    whole = sdk.chat.completions.create(**asked)
+    texts, reasons = defaultdict(str), Counter[int]()
+    ended: dict[int, str] = {}
+    usage = None
+    ids = set()
+    for chunk in sdk.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        ids.add(chunk.id)
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            if choice.finish_reason:
+                reasons[choice.index] += 1
+                ended[choice.index] = choice.finish_reason
+    assert len(ids) == 1
+    assert set(reasons.values()) == {1}, "one finish_reason for each choice"
+    assert {c.index: (c.message.content, c.finish_reason) for c in whole.choices} == {
+        index: (texts[index], ended[index]) for index in ended
+    }
+    assert usage == whole.usage
+
+
+def test_log_probs_of_streams_and_whole_answers_are_the_same(sdk: openai.OpenAI) -> None:
+    asked = request({"logprobs": True, "top_logprobs": 2})
+    whole = sdk.chat.completions.create(**asked).choices[0].logprobs
+    assert whole is not None
+    assert whole.content
+    streamed = [
+        token
+        for chunk in sdk.chat.completions.create(**asked, stream=True)
+        for choice in chunk.choices
+        if choice.logprobs
+        for token in choice.logprobs.content or []
+    ]
+    assert streamed == whole.content
+
+
+def test_models(sdk: openai.OpenAI) -> None:
+    models = list(sdk.models.list())
+    assert [model.id for model in models] == ["instar", "instar@base", "instar@v1", "instar@v2"]
+    assert [sdk.models.retrieve(model.id) for model in models] == models
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"messages": []}, openai.BadRequestError),
+        ({"model": "gpt-4"}, openai.NotFoundError),
+        ({"n": 9}, openai.BadRequestError),
+        ({"extra_headers": {"authorization": "Bearer x"}}, openai.AuthenticationError),
+        ({"extra_headers": {"content-type": "text/plain"}}, openai.APIStatusError),
+    ],
+)
+def test_refusals_are_the_errors_of_the_sdk(sdk: openai.OpenAI, change: dict[str, Any], kind: Any) -> None:
+    with pytest.raises(kind) as caught:
+        sdk.chat.completions.create(**request(change))
+    assert set(caught.value.body) == {"message", "type", "param", "code"}
+
+
+def test_completions(sdk: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "instar", "prompt": "hi", "temperature": 0, "max_tokens": 8}
+    whole = sdk.completions.create(**asked)
+    lenient = sdk.copy(
+        _extra_kwargs={"_strict_response_validation": False}
+    )  # its type of a choice knows no stream
+    chunks = list(lenient.completions.create(**asked, stream=True))
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text
+    reasons = [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason]
+    assert reasons == [whole.choices[0].finish_reason]
+
+
+def test_responses(sdk: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "instar", "input": "hi", "temperature": 0, "max_output_tokens": 16}
+    whole = sdk.responses.create(**asked)
+    events = list(sdk.responses.create(**asked, stream=True))
+    ended = [event for event in events if event.type in {"response.completed", "response.incomplete"}]
+    assert len(ended) == 1
+    assert ended[0].response.output_text == whole.output_text
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text

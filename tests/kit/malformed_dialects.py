@@ -1,0 +1,116 @@
+"""Wrong values of the fields of completions, the Responses API and Anthropic's; JSON text, as in `malformed_tables`."""
+
+from __future__ import annotations
+
+_MANY = ",".join(['{"type": "text", "text": "a"}'] * 1_001)
+_NUMBERS = ["0", "-1", "1000001", "1.5", "9" * 30, '"8"']
+
+COMPLETION_FIELDS: dict[str, list[str]] = {
+    "prompt": ['""', "[]", "null", "3", "{}", '["a", "b"]', "[[1], [2]]", "[-1]", "[1.5]", "[true]", "[1000000]",
+               '[1, "a"]', "[[]]", "[[[1]]]", '"' + "x" * 100_000 + '"', "[" + "1," * 5_000 + "1]"],
+    "logprobs": ["-1", "21", "true", "1.5", '"5"'],
+    "echo": ["true", '"no"', "1"],
+    "suffix": ['" and so on"', "3"],
+    "best_of": ["2", "0", '"1"'],
+    "max_tokens": _NUMBERS,
+    "n": ["0", "9", '"2"'],
+    "stop": ["3", '["a", "b", "c", "d", "e"]', '"' + "s" * 501 + '"'],
+}  # fmt: skip
+
+RESPONSES_FIELDS: dict[str, list[str]] = {
+    "input": [
+        "[]",
+        "null",
+        "3",
+        "{}",
+        "[3]",
+        "[{}]",
+        '[{"role": "user"}]',
+        '[{"role": "wizard", "content": "hi"}]',
+        '[{"role": "user", "content": 3}]',
+        '[{"role": "user", "content": [3]}]',
+        '[{"role": "user", "content": [{"type": "input_text"}]}]',
+        '[{"role": "user", "content": [{"type": "input_image", "image_url": "file:///etc/passwd"}]}]',
+        '[{"role": "user", "content": [{"type": "input_file", "file_url": "http://127.0.0.1:1/x"}]}]',
+        '[{"role": "user", "content": [' + _MANY + "]}]",
+        '[{"type": "item_reference", "id": "x"}]',
+        '[{"type": "function_call", "name": "f", "arguments": "{}"}]',
+        '[{"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}]',
+        '[{"type": "function_call_output", "call_id": "c"}]',
+        "[" + ",".join(['{"role": "user", "content": "a"}'] * 10_001) + "]",
+        '"' + "x" * 100_000 + '"',
+    ],
+    "previous_response_id": ['"turn_nobody"', '"../../etc/passwd"', '"' + "x" * 101 + '"', "3"],
+    "tools": [
+        "{}",
+        "[3]",
+        '[{"type": "web_search"}]',
+        '[{"type": "function"}]',
+        '[{"type": "function", "name": ""}]',
+        '[{"type": "function", "name": "a b"}]',
+        '[{"type": "function", "name": "f"}, {"type": "function", "name": "f"}]',
+        '[{"type": "function", "name": "f", "parameters": []}]',
+        '[{"type": "function", "name": "f", "parameters": {"x": "' + "y" * 64_000 + '"}}]',
+        "[" + ",".join(f'{{"type": "function", "name": "f{i}"}}' for i in range(129)) + "]",
+    ],
+    "tool_choice": ['"required"', '"any"', "3", "[]", "{}", '{"type": "function", "name": "nobody"}'],
+    "max_output_tokens": _NUMBERS,
+    "text": [
+        "3",
+        '{"format": 3}',
+        '{"format": {"type": "poem"}}',
+        '{"format": {"type": "json_schema", "name": "x"}}',
+        '{"format": {"type": "json_schema", "name": "x", "schema": []}}',
+        '{"format": {"type": "json_schema", "name": "x", "schema": {"x": "' + "y" * 64_000 + '"}}}',
+    ],
+    "background": ["true", '"no"'],
+    "conversation": ['"conv_1"', '{"id": "conv_1"}'],
+    "prompt": ['{"id": "pmpt_1"}'],
+    "include": ['["message.output_text.logprobs"]', '"x"', "[3]"],
+    "top_logprobs": ["5", "1.5"],
+    "temperature": ["-0.1", "2.1", '"1"'],
+    "metadata": ["3", "[]", "{" + ",".join(f'"{i}": 1' for i in range(65)) + "}"],
+}
+
+COUNT_FIELDS: dict[str, list[str]] = {
+    "messages": [
+        "[]",
+        "[3]",
+        "[{}]",
+        '[{"role": "user"}]',
+        '[{"role": "wizard", "content": "hi"}]',
+        '[{"role": "user", "content": 3}]',
+        '[{"role": "user", "content": [3]}]',
+        '[{"role": "user", "content": [{}]}]',
+        '[{"role": "user", "content": [{"type": "text"}]}]',
+        '[{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "file:///etc/passwd"}}]}]',
+        '[{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}]',
+        '[{"role": "user", "content": [{"type": "tool_result"}]}]',
+        '[{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]',
+        '[{"role": "user", "content": [' + _MANY + "]}]",
+        '[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "It is"}]',
+        "[" + ",".join(['{"role": "user", "content": "a"}'] * 10_001) + "]",
+        '[{"role": "user", "content": "' + "x" * 2_000_000 + '"}]',
+    ],
+    "system": ["3", "[3]", '[{"type": "image"}]', "[" + _MANY + "]"],
+    "tools": [
+        "{}",
+        "[3]",
+        '[{"type": "bash_20250124", "name": "bash"}]',
+        '[{"name": "f"}]',
+        '[{"name": "a b", "input_schema": {}}]',
+        '[{"name": "f", "input_schema": {}}, {"name": "f", "input_schema": {}}]',
+        '[{"name": "f", "input_schema": {"x": "' + "y" * 64_000 + '"}}]',
+        "[" + ",".join(f'{{"name": "f{i}", "input_schema": {{}}}}' for i in range(129)) + "]",
+    ],
+    "tool_choice": ['"auto"', '{"type": "any"}', '{"type": "tool"}', '{"type": "tool", "name": "nobody"}'],
+    "output_config": ["3", '{"format": {"type": "text"}}', '{"format": {"type": "json_schema"}}'],
+}
+MESSAGES_FIELDS: dict[str, list[str]] = COUNT_FIELDS | {
+    "max_tokens": ["null", *_NUMBERS],
+    "stop_sequences": ['"x"', "[3]", '["' + "s" * 501 + '"]', "[" + ",".join(['"a"'] * 17) + "]"],
+    "temperature": ["-0.1", "2.1", '"1"'],
+    "top_k": ["5", "1.5"],
+    "thinking": ["3", "{}"],
+    "metadata": ["3", "{" + ",".join(f'"{i}": 1' for i in range(65)) + "}"],
+}
