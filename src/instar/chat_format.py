@@ -33,7 +33,6 @@ from instar.answers.splice import Splicer
 from instar.errors import ModelError, RequestError
 from instar.records import Message
 
-
 _TAIL = 16
 """Tokens at the end of a prompt that are looked at for an opening tag."""
 _PROBE: list[Message] = [{"role": "system", "content": "\u27e6s\u27e7"}, {"role": "user", "content": "hello"}]

@@ -30,9 +30,13 @@ _SIGNS: tuple[tuple[FormatName, tuple[str, ...]], ...] = (
 )
 
 
+_ALIEN = ("<arg_key>",)
+"""Marks of formats that look like one of ours and are none (GLM)."""
+
+
 def spoken_by(template: str) -> FormatName | None:
     """The format whose marks stand in the template; None where none of ours does."""
     for name, signs in _SIGNS:
-        if all(sign in template for sign in signs):
+        if all(sign in template for sign in signs) and not any(sign in template for sign in _ALIEN):
             return name
     return None

@@ -1,4 +1,4 @@
-"""`{"name": …, "parameters": {…}}`, perhaps behind `<|python_tag|>`, several with `;` between them: Llama 3.1 to 3.3."""
+"""`{"name": …, "parameters": {…}}`, perhaps behind `<|python_tag|>`; several with `;` between: Llama 3.1 to 3.3."""
 
 from __future__ import annotations
 

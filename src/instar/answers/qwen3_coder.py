@@ -156,7 +156,7 @@ def _function_rules(number: int, tool: Tool) -> list[str]:
     fields = [f"p_{number}_{i}{'' if key in required else '?'}" for i, key in enumerate(properties)]
     head = quoted(f"<function={tool.name}>")
     lines = [" ".join([f"function_{number}:", head, _NEWLINE, *fields])]
-    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    definitions: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     for i, (key, value) in enumerate(properties.items()):
         opens = f"{quoted(f'<parameter={key}>')} {_NEWLINE}"
         closes = f"{_NEWLINE} {quoted('</parameter>')} {_NEWLINE}"

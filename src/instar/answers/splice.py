@@ -11,7 +11,7 @@ from instar.answers.reasoning import ReasoningSplitter, ThinkTags
 from instar.errors import RequestError
 from instar.records import Message
 
-_THOUGHT = ("reasoning_content", "reasoning")
+_THOUGHT = "reasoning_content"
 
 
 class Template(Protocol):
@@ -63,7 +63,7 @@ class Splicer:
 
     def _choose(self, served: Mapping[int, list[int]]) -> dict[int, tuple[str, list[int]]]:
         """Index → text before the ids (what the template opened for the model), and the ids."""
-        thoughtful = [i for i in served if any(self._messages[i].get(name) for name in _THOUGHT)]
+        thoughtful = [i for i in served if self._messages[i].get(_THOUGHT)]
         kept = self._kept(thoughtful) if thoughtful else set()
         chosen: dict[int, tuple[str, list[int]]] = {}
         for i, ids in served.items():
@@ -79,9 +79,7 @@ class Splicer:
     def _kept(self, thoughtful: Sequence[int]) -> set[int]:
         """Those of these messages whose thinking the template writes into the prompt."""
         marks = {i: _mark() for i in thoughtful}
-        marked = [
-            {**m, "reasoning_content": marks[i]} if i in marks else m for i, m in enumerate(self._messages)
-        ]
+        marked = [{**m, _THOUGHT: marks[i]} if i in marks else m for i, m in enumerate(self._messages)]
         text = self._template.render(marked, tools=self._tools)
         return {i for i, mark in marks.items() if mark in text}
 
@@ -114,10 +112,9 @@ class Splicer:
         if not found or mark in after or not self._template.is_marker(after):
             return False
         opening = self._template.opening.removesuffix(self._opened)
-        is_whole = any(self._messages[index].get(name) for name in _THOUGHT)
-        return not is_whole or before.endswith(opening)
+        return not self._messages[index].get(_THOUGHT) or before.endswith(opening)
 
 
 def _stand_in(message: Message, mark: str) -> Message:
-    left_out = {"tool_calls", *_THOUGHT}
+    left_out = {"tool_calls", _THOUGHT}
     return {**{name: value for name, value in message.items() if name not in left_out}, "content": mark}

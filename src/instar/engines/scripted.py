@@ -51,6 +51,12 @@ def scripted_logprob(model: str, position: int, token_id: int) -> float:
     return -(1 + _number("logprob", model, position, token_id) % 4000) / 1000
 
 
+def scripted_forced(position: int, token_id: int) -> bool:
+    """Whether a scripted token counts as decided by a grammar, where a request has one. The script is not held to it:
+    an engine without a model has no second choice."""
+    return _number("forced", position, token_id) % 2 == 0
+
+
 def hashed_script(vocab_size: int, length: int = 8) -> Script:
     """Ids that depend on the version, the prompt and, where sampled, the seed; seldom a stop id."""
 
@@ -225,7 +231,10 @@ class ScriptedEngine:
                 [((token_id + i) % self.vocab_size, value - i) for i in range(count)]
                 for token_id, value in zip(ids, values, strict=True)
             ]
-        return TokenChunk(ids=ids, logprobs=values, finish_reason=finish, top=top)
+        forced = None
+        if request.grammar is not None:
+            forced = [scripted_forced(start + i, token_id) for i, token_id in enumerate(ids)]
+        return TokenChunk(ids, values, finish, top, forced)
 
     # ── wire.Backend ────────────────────────────────────────────────────────────────────────────────────
 

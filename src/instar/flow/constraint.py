@@ -27,7 +27,7 @@ def offered(request: ChatRequest) -> list[Any] | None:
 
 
 def constraint(chat: ChatFormat, request: ChatRequest, prompt_ids: Sequence[int]) -> Grammar | None:
-    """The grammar of a request; None where the answer is free. Raises RequestError (400) where it cannot be enforced."""
+    """The grammar of a request; None where the answer is free. RequestError (400) where it cannot be enforced."""
     tools = [Tool.of(tool) for tool in offered(request) or ()]
     must_call = request.tool_choice not in ("auto", "none")
     if not must_call and request.response_schema is None:

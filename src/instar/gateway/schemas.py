@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from instar.gateway.tool_shapes import MAX_TOOLS, Choice, ResponseFormat, ToolCall, Tools, check_tools
 from instar.records import Message
 
 MAX_N = 8
@@ -23,6 +24,8 @@ class ChatMessage(Loose):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
 
     @model_validator(mode="after")
     def _has_something(self) -> ChatMessage:
@@ -33,10 +36,6 @@ class ChatMessage(Loose):
 
 class StreamOptions(Loose):
     include_usage: bool = False
-
-
-class ResponseFormat(Loose):
-    type: str = "text"
 
 
 class ChatBody(Loose):
@@ -55,8 +54,9 @@ class ChatBody(Loose):
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = 1
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[dict[str, Any]], Field(max_length=128)] | None = None
-    tool_choice: Any = None
+    tools: Tools | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -79,10 +79,7 @@ class ChatBody(Loose):
             raise ValueError("frequency_penalty and presence_penalty are not supported; leave them out")
         if self.logit_bias:
             raise ValueError("logit_bias is not supported; leave it out")
-        if self.response_format is not None and self.response_format.type != "text":
-            raise ValueError("response_format other than text is not supported yet")
-        if self.tools and self.tool_choice not in (None, "auto", "none"):
-            raise ValueError("tool_choice other than auto or none is not supported yet")
+        check_tools(self.tools, self.tool_choice)
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
         return self

@@ -82,9 +82,7 @@ def read_light_turns(rows: Iterable[AnyRow]) -> list[Turn]:
 def read_turns(conn: Connection, rows: Iterable[AnyRow]) -> list[Turn]:
     """Whole turns from rows with all columns."""
     found = list(rows)
-    whole = Assembler(
-        fetch(conn, [getattr(row, name) or b"" for row in found for name in _SHARED])
-    )
+    whole = Assembler(fetch(conn, [getattr(row, name) or b"" for row in found for name in _SHARED]))
     return [
         _turn(
             row,

@@ -94,7 +94,9 @@ turns = Table(
     Column("response_ids", LargeBinary, nullable=False),  # int32, little-endian
     Column("response_len", Integer, nullable=False),
     Column("logprobs", LargeBinary, nullable=False),  # float32, little-endian
-    Column("forced", LargeBinary),  # a byte a token, 1 where a grammar decided it; NULL where the answer was free
+    Column(
+        "forced", LargeBinary
+    ),  # a byte a token, 1 where a grammar decided it; NULL where the answer was free
     Column("tool_hashes", LargeBinary),  # 32 bytes a tool that the model was told of; NULL for none
     Column("answer", JsonText),
     Column("verdict_seq", Integer),  # the judgement that counts
