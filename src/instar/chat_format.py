@@ -33,6 +33,8 @@ from instar.answers.splice import Splicer
 from instar.errors import ModelError, RequestError
 from instar.records import Message
 
+_REFUSALS = (TemplateError, TypeError, KeyError, ValueError, AttributeError)
+"""What a template raises that cannot take what it is given."""
 _TAIL = 16
 """Tokens at the end of a prompt that are looked at for an opening tag."""
 _PROBE: list[Message] = [{"role": "system", "content": "\u27e6s\u27e7"}, {"role": "user", "content": "hello"}]
@@ -169,20 +171,22 @@ class ChatFormat:
     def _fill(
         self, messages: Sequence[Message], tools: list[Any] | None, *, add_generation_prompt: bool
     ) -> str:
+        plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
+        values = {"add_generation_prompt": add_generation_prompt, **self._special}
         try:
-            plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
-            if self.takes_tools:
-                plain = history.for_template(plain)
-            else:
+            if not self.takes_tools:
                 offered = [Tool.of(tool) for tool in tools or ()]
-                plain = history.as_text(plain, self.tool_format, offered, takes_system=self._takes_system)
-            return self._template.render(
-                messages=plain,
-                tools=(tools or None) if self.takes_tools else None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special,
-            )
-        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+                spoken = history.as_text(plain, self.tool_format, offered, takes_system=self._takes_system)
+                return self._template.render(messages=spoken, tools=None, **values)
+            try:
+                native = history.for_template(plain)
+                return self._template.render(messages=native, tools=tools or None, **values)
+            except _REFUSALS:  # such as Llama's, which takes one call a message at most
+                written = history.with_calls_written(plain, self.tool_format)
+                if written == plain:
+                    raise
+                return self._template.render(messages=written, tools=tools or None, **values)
+        except _REFUSALS as error:
             raise RequestError(
                 f"The model's chat template cannot take these messages: {error}", param="messages"
             ) from error
@@ -192,7 +196,7 @@ class ChatFormat:
         """Whether the template passes on what a system message says."""
         try:
             shown = self._template.render(messages=_PROBE, add_generation_prompt=True, **self._special)
-        except (TemplateError, TypeError, KeyError, ValueError, AttributeError):
+        except _REFUSALS:
             return False
         return _PROBE[0]["content"] in shown
 

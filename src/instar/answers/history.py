@@ -74,6 +74,11 @@ def as_text(
     return _introduced(found, introduction(form, tools), takes_system) if tools else found
 
 
+def with_calls_written(messages: Sequence[Message], form: ToolFormat) -> list[Message]:
+    """For templates that refuse the calls themselves: what the model wrote to make them."""
+    return [_spoken(message, form) if message.get("tool_calls") else message for message in messages]
+
+
 def _add_user(found: list[Message], text: str, joins: bool) -> None:
     if joins:
         found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n{text}"}
