@@ -147,6 +147,7 @@ class ChatFormat:
         thinking = {self.tags.open, self.tags.close}
         spoken = thinking | set(self.tool_format.markers)
         self._markers = tuple(special.values())
+        self._added = {token.content: token_id for token_id, token in added.items()}
         self._hidden = {token_id for token_id, text in special.items() if text not in thinking}
         self._hidden_beside_calls = {token_id for token_id, text in special.items() if text not in spoken}
 
@@ -289,8 +290,9 @@ class ChatFormat:
         calls = self.tool_format.reader(offered, is_forced=is_forced) if offered else None
         return AnswerReader(splitter, calls, new_call_id, most_calls)
 
-    def is_one_token(self, text: str) -> bool:
-        return self._tokenizer.token_to_id(text) is not None
+    def added_id(self, text: str) -> int | None:
+        """The id of a token that was added to the vocabulary, special or not; None where this is just text."""
+        return self._added.get(text)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -10,7 +10,10 @@ _CHATML_LOOP = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\nOPEN{% endif %}"
 )
-_TOOLS = "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}HOW<|im_end|>\n{% endif %}"
+_TOOLS = (
+    "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}"
+    "HOW<|im_end|>\n{% endif %}"
+)
 _HERMES_CALLS = (
     "{% for c in m.tool_calls or [] %}{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n"
     '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}'

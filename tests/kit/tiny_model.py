@@ -19,14 +19,19 @@ TEMPLATE = (
 
 
 def byte_tokenizer(more_special: Sequence[str] = ()) -> Tokenizer:
-    """Ids 0 to 2 are the special tokens, 3 to 258 the bytes; then more special tokens, if asked for."""
+    """Ids 0 to 2 are the special tokens, 3 to 258 the bytes; then more tokens, if asked for.
+
+    Of these, those whose text ends in "!" are special without it and not with it: models have both kinds.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    special = [*SPECIAL, *more_special]
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    for text in more_special:
+        token = AddedToken(text.removesuffix("!"), special=not text.endswith("!"), normalized=False)
+        tokenizer.add_special_tokens([token]) if token.special else tokenizer.add_tokens([token])
     return tokenizer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -57,7 +58,7 @@ def calls_of(message: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def cut(text: str, places: list[int]) -> list[str]:
     edges = [0, *sorted(p % (len(text) + 1) for p in places), len(text)]
-    return [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(edges)]
 
 
 values = st.text(st.characters(codec="utf-8", exclude_characters="<>"), max_size=12)
@@ -91,13 +92,29 @@ def test_what_is_written_is_read_back(name: str, calls: list[Call], places: list
     assert message["content"] is None
 
 
+LS = '{"name": "ls", "arguments": {}}'
+OOPS = '<tool_call>{"name": "ls", "arguments": {oops}</tool_call>'
+LIST = '<tool_call>{"name": "ls", "arguments": [1]}</tool_call>'
 FRAGMENTS = [
-    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<think>", "</think>", "```json\n", "```", "\n", " ",
-    '{"name": "ls", "arguments": {}}', '{"name": "ls", "parameters": {"path": "/"}}', '{"name": "rm", "arguments": {}}',
-    '{"name": "ls", "arguments": {"path": "a\nb"}}', '{"name": "ls", "arguments": {oops', '{"arguments": {"path": "x"}, "name": "ls"}',
-    '{"a": 1}', "[", "]", ",", ";", "{", "}", '"', "Well, ", "<function=ls>", "<parameter=path>\n/tmp\n</parameter>", "</function>",
-    "<fun", "<tool", "x" * 300, '{"name": "ls", "arguments": {"path": "' + "y" * HELD_CHARS, '"}}', ": ", "\\", "é",
-]  # fmt: skip
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "<|python_tag|>",
+        "<think>",
+        "</think>",
+        "```json\n",
+        "```",
+    ),
+    *("<function=ls>", "<parameter=path>\n/tmp\n</parameter>", "</function>", "<fun", "<tool"),
+    *("\n", " ", "[", "]", ",", ";", "{", "}", '"', ": ", "\\", "é", "Well, ", "x" * 300),
+    *(LS, LS.replace("ls", "rm"), '{"name": "ls", "parameters": {"path": "/"}}', '{"a": 1}'),
+    '{"name": "ls", "arguments": {"path": "a\nb"}}',
+    '{"arguments": {"path": "x"}, "name": "ls"}',
+    '{"name": "ls", "arguments": {oops',
+    '{"name": "ls", "arguments": {"path": "' + "y" * HELD_CHARS,
+    '"}}',
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -131,37 +148,59 @@ def test_nothing_is_lost(name: str, parts: list[str]) -> None:
         assert shown.count(letter) >= text.count(letter)
 
 
+ONE: list[tuple[str, Any]] = [("ls", {})]
+TWO = [*ONE, *ONE]
+ALL: list[tuple[str, Any]] = [("ls", {"all": True})]
+XML = """Ok.
+<tool_call>
+<function=get_weather>
+<parameter=city>
+Bonn
+</parameter>
+<parameter=days>
+3
+</parameter>
+</function>
+</tool_call>"""
+
+
 @pytest.mark.parametrize(
     ("name", "text", "calls", "content"),
     [
-        ("hermes", 'Let me look.\n<tool_call>\n{"name": "ls", "arguments": {}}\n</tool_call>', [("ls", {})], "Let me look."),
-        ("hermes", '<tool_call>{"name": "ls"}</tool_call>\ndone', [("ls", {})], "done"),
-        ("hermes", '<tool_call>[{"name": "ls"}, {"name": "ls", "arguments": {"all": true}}]</tool_call>', [("ls", {}), ("ls", {"all": True})], None),
-        ("hermes", '<tool_call>{"name": "ls", "arguments": "{\\"all\\": false}"}</tool_call>', [("ls", {"all": False})], None),
-        ("hermes", '<tool_call>{"name": "ls", "arguments": {"path": "a\nb"}}</tool_call>', [("ls", {"path": "a\nb"})], None),
-        ("hermes", '<tool_call>{"name": "ls", "arguments": {"path": "</tool_call>"}}</tool_call>', [("ls", {"path": "</tool_call>"})], None),
-        ("hermes", '<tool_call>{"name": "ls", "arguments": {bad}</tool_call>', [], '<tool_call>{"name": "ls", "arguments": {bad}</tool_call>'),
-        ("hermes", '<tool_call>{"name": "ls", "arguments": [1]}</tool_call>', [], '<tool_call>{"name": "ls", "arguments": [1]}</tool_call>'),
+        ("hermes", f"Let me look.\n<tool_call>\n{LS}\n</tool_call>", ONE, "Let me look."),
+        ("hermes", '<tool_call>{"name": "ls"}</tool_call>\ndone', ONE, "done"),
+        ("hermes", f"<tool_call>[{LS}, {LS}]</tool_call>", TWO, None),
+        ("hermes", '<tool_call>{"name": "ls", "arguments": "{\\"all\\": true}"}</tool_call>', ALL, None),
+        ("hermes", '<tool_call>{"name": "ls", "arguments": {"a": "x\ny"}}', [("ls", {"a": "x\ny"})], None),
+        (
+            "hermes",
+            '<tool_call>{"name": "ls", "arguments": {"a": "</tool_call>"}}',
+            [("ls", {"a": "</tool_call>"})],
+            None,
+        ),
+        ("hermes", OOPS, [], OOPS),
+        ("hermes", LIST, [], LIST),
         ("hermes", '<tool_call>{"name": "ls", "argu', [], '<tool_call>{"name": "ls", "argu'),
-        ("hermes", '{"name": "ls", "arguments": {}}', [("ls", {})], None),
-        ("hermes", '{"name": "Ada", "arguments": {}}', [], '{"name": "Ada", "arguments": {}}'),
-        ("hermes", 'As JSON: {"name": "ls", "arguments": {}}', [], 'As JSON: {"name": "ls", "arguments": {}}'),
+        ("hermes", f"{OOPS}<tool_call>{LS}</tool_call>", ONE, OOPS),
+        ("hermes", LS, ONE, None),
+        ("hermes", LS.replace("ls", "Ada"), [], LS.replace("ls", "Ada")),
+        ("hermes", f"As JSON: {LS}", [], f"As JSON: {LS}"),
         ("hermes", "a < b and <tool> is no call", [], "a < b and <tool> is no call"),
-        ("json", '```json\n{"name": "ls", "arguments": {}}\n```', [("ls", {})], None),
+        ("json", f"```json\n{LS}\n```", ONE, None),
         ("json", "```python\nprint(1)\n```", [], "```python\nprint(1)\n```"),
-        ("json", '{"type": "function", "function": {"name": "ls", "arguments": {}}}', [("ls", {})], None),
-        ("json", '[{"name": "ls"}, {"name": "ls"}]', [("ls", {}), ("ls", {})], None),
+        ("json", f'{{"type": "function", "function": {LS}}}', ONE, None),
+        ("json", f"[{LS}, {LS}]", TWO, None),
         ("json", "[1, 2]", [], "[1, 2]"),
-        ("llama3", '<|python_tag|>{"name": "ls", "parameters": {}}; {"name": "ls", "parameters": {}}', [("ls", {}), ("ls", {})], None),
-        ("llama3", '{"type": "function", "name": "ls", "parameters": {"all": true}}', [("ls", {"all": True})], None),
+        ("llama3", f"<|python_tag|>{LS}; {LS}", TWO, None),
+        ("llama3", '{"type": "function", "name": "ls", "parameters": {"all": true}}', ALL, None),
         ("llama3", "<|python_tag|>print(1)", [], "<|python_tag|>print(1)"),
-        ("mistral", '[TOOL_CALLS][{"name": "ls", "arguments": {}}]', [("ls", {})], None),
-        ("mistral", '[TOOL_CALLS] [{"name": "ls", "arguments": {}, "id": "abcdefghi"}, {"name": "ls"}]', [("ls", {}), ("ls", {})], None),
-        ("qwen3_coder", "Ok.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nBonn\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>", [("get_weather", {"city": "Bonn", "days": 3})], "Ok."),
-        ("qwen3_coder", "<function=ls>\n</function>", [("ls", {})], None),
+        ("mistral", f"[TOOL_CALLS][{LS}]", ONE, None),
+        ("mistral", f'Well. [TOOL_CALLS] [{LS[:-1]}, "id": "abcdefghi"}}, {LS}]', TWO, "Well."),
+        ("qwen3_coder", XML, [("get_weather", {"city": "Bonn", "days": 3})], "Ok."),
+        ("qwen3_coder", "<function=ls>\n</function>", ONE, None),
         ("qwen3_coder", "<function=ls>\nrubbish</function>", [], "<function=ls>\nrubbish</function>"),
     ],
-)  # fmt: skip
+)
 def test_examples(name: str, text: str, calls: list[tuple[str, Any]], content: str | None) -> None:
     message = read(name, list(text))
     assert calls_of(message) == calls

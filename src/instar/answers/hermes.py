@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from instar.answers.json_calls import JsonCallReader, Marks
-from instar.answers.lark import json_call_rules, quoted
+from instar.answers.lark import json_call_rules
 from instar.answers.parts import Call, CallReader, Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -21,9 +21,9 @@ class Hermes:
     def write(self, calls: Sequence[Call]) -> str:
         return "\n".join(f"{OPEN}\n{call.as_json()}\n{CLOSE}" for call in calls)
 
-    def rules(self, tools: Sequence[Tool], *, many: bool) -> str:
+    def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
         more = r' ("\n" call)*' if many else ""
-        head = f'calls: call{more}\ncall: {quoted(OPEN)} "\\n" object "\\n" {quoted(CLOSE)}'
+        head = f'calls: call{more}\ncall: {mark(OPEN)} "\\n" object "\\n" {mark(CLOSE)}'
         return f"{head}\n{json_call_rules(tools, 'arguments')}"
 
     def explain(self) -> str:

@@ -1,7 +1,4 @@
-"""Grammars in the Lark dialect of llguidance, which engines sample under, and a check of them before they do.
-
-Markers that are special tokens need no care: a quoted string that is the text of a special token means that token.
-"""
+"""Grammars in the Lark dialect of llguidance, which engines sample under, and a check of them before they do."""
 
 from __future__ import annotations
 
@@ -24,6 +21,11 @@ _OPTIONS = "x-guidance"
 def quoted(text: str) -> str:
     """A string as a Lark literal."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def token(token_id: int) -> str:
+    """A token that was added to a vocabulary, in Lark. Its text would not do: the library tells the two apart."""
+    return f"<[{token_id}]>"
 
 
 def object_schema(tool: Tool) -> dict[str, Any]:

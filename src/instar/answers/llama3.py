@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from instar.answers.json_calls import JsonCallReader, Marks
-from instar.answers.lark import json_call_rules, quoted
+from instar.answers.lark import json_call_rules
 from instar.answers.parts import Call, CallReader, Tool
 
 TAG = "<|python_tag|>"
@@ -21,9 +21,9 @@ class Llama3:
     def write(self, calls: Sequence[Call]) -> str:
         return "; ".join(call.as_json("parameters") for call in calls)
 
-    def rules(self, tools: Sequence[Tool], *, many: bool) -> str:
+    def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
         more = ' ("; " object)*' if many else ""
-        return f"calls: {quoted(TAG)}? object{more}\n{json_call_rules(tools, 'parameters')}"
+        return f"calls: {mark(TAG)}? object{more}\n{json_call_rules(tools, 'parameters')}"
 
     def explain(self) -> str:
         return (

@@ -3,10 +3,10 @@ tokenizer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from instar.answers.json_calls import JsonCallReader, Marks
-from instar.answers.lark import json_call_rules, quoted
+from instar.answers.lark import json_call_rules
 from instar.answers.parts import Call, CallReader, Tool
 
 OPEN = "[TOOL_CALLS]"
@@ -22,9 +22,9 @@ class Mistral:
     def write(self, calls: Sequence[Call]) -> str:
         return f"{OPEN} [{', '.join(call.as_json() for call in calls)}]"
 
-    def rules(self, tools: Sequence[Tool], *, many: bool) -> str:
+    def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
         more = ' (", " object)*' if many else ""
-        return f'calls: {quoted(OPEN)} " "? "[" object{more} "]"\n{json_call_rules(tools, "arguments")}'
+        return f'calls: {mark(OPEN)} " "? "[" object{more} "]"\n{json_call_rules(tools, "arguments")}'
 
     def explain(self) -> str:
         return (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from instar.errors import RequestError
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """What the name of a tool may look like."""
@@ -23,14 +25,14 @@ class Tool:
 
     @classmethod
     def of(cls, value: Any) -> Tool:
-        """From OpenAI's shape, `{"type": "function", "function": {…}}`."""
-        function = value["function"]
-        return cls(
-            function["name"],
-            function.get("description") or "",
-            function.get("parameters"),
-            bool(function.get("strict")),
-        )
+        """From OpenAI's shape, `{"type": "function", "function": {…}}`. Raises RequestError (400)."""
+        try:
+            function = value["function"]
+            name, says = function["name"], function.get("description") or ""
+            parameters, strict = function.get("parameters"), bool(function.get("strict"))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RequestError("A tool is {type: function, function: {name, …}}.", param="tools") from error
+        return cls(name, says, parameters, strict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,9 @@ class ToolFormat(Protocol):
         """The calls as the model would write them."""
         ...
 
-    def rules(self, tools: Sequence[Tool], *, many: bool) -> str:
-        """Lark rules for llguidance that define `calls`: one call, or one and more."""
+    def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
+        """Lark rules for llguidance that define `calls`: one call, or one and more. `mark` writes a marker in Lark:
+        one that is a token of its own cannot stand there as text."""
         ...
 
     def explain(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from instar.answers.json_calls import JsonCallReader, Marks
 from instar.answers.lark import json_call_rules
@@ -20,7 +20,7 @@ class PlainJson:
         written = [call.as_json() for call in calls]
         return written[0] if len(written) == 1 else f"[{', '.join(written)}]"
 
-    def rules(self, tools: Sequence[Tool], *, many: bool) -> str:
+    def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
         several = ' | "[" object (", " object)* "]"' if many else ""
         return f"calls: object{several}\n{json_call_rules(tools, 'arguments')}"
 

@@ -6,7 +6,7 @@ Values are bare text. What type each is meant to have stands in the tool's schem
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from instar.answers.lark import bounded, compact, object_schema, quoted
@@ -123,12 +123,12 @@ class Qwen3Coder:
     def write(self, calls: Sequence[Call]) -> str:
         return "\n".join(map(_written, calls))
 
-    def rules(self, tools: Sequence[Tool], *, many: bool) -> str:
+    def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
         more = r' ("\n" call)*' if many else ""
         names = " | ".join(f"function_{i}" for i in range(len(tools)))
         lines = [
             f"calls: call{more}",
-            f'call: {quoted(OPEN)} "\\n" ({names}) {quoted(_END)} "\\n" {quoted(CLOSE)}',
+            f'call: {mark(OPEN)} "\\n" ({names}) {quoted(_END)} "\\n" {mark(CLOSE)}',
             r"text[lazy]: /(?s:.*)\n<\/parameter>\n/",
         ]
         for i, tool in enumerate(tools):
@@ -160,16 +160,16 @@ def _function_rules(number: int, tool: Tool) -> list[str]:
     for i, (key, value) in enumerate(properties.items()):
         opens = f"{quoted(f'<parameter={key}>')} {_NEWLINE}"
         closes = f"{_NEWLINE} {quoted('</parameter>')} {_NEWLINE}"
-        lines.append(f"p_{number}_{i}: {opens} {_value_rule(value, definitions, closes)}")
+        whole = {**(value if isinstance(value, dict) else {}), **definitions}
+        rule = _value_rule(bounded(whole, lenient=not tool.strict), closes)
+        lines.append(f"p_{number}_{i}: {opens} {rule}")
     return lines
 
 
-def _value_rule(schema: Any, definitions: dict[str, Any], tail: str) -> str:
-    kinds = schema.get("type") if isinstance(schema, dict) else None
-    choices = schema.get("enum") if isinstance(schema, dict) else None
+def _value_rule(schema: dict[str, Any], tail: str) -> str:
+    kinds, choices = schema.get("type"), schema.get("enum")
     if choices and all(isinstance(choice, str) and choice for choice in choices):
         return f"({' | '.join(map(quoted, choices))}) {tail}"
     if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
         return "text"
-    whole = {**(schema if isinstance(schema, dict) else {}), **definitions}
-    return f"%json {compact(bounded(whole, lenient=True))} {tail}"
+    return f"%json {compact(schema)} {tail}"

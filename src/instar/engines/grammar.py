@@ -58,6 +58,16 @@ def parse_grammar(value: Any) -> str | None:
     return grammar
 
 
+def check_grammar(grammar: str) -> None:
+    """Compile a grammar for no vocabulary, to see whether it can be. Raises RequestError (400)."""
+    if wrong := LLMatcher.validate_grammar(grammar):
+        raise _uncompilable(wrong)
+
+
+def _uncompilable(why: str) -> RequestError:
+    return _bad(f"The grammar cannot be compiled: {' '.join(why.split())[:500]}")
+
+
 class Matcher:
     """Where one answer stands in its grammar. Belongs to one thread at a time."""
 
@@ -106,7 +116,7 @@ class Grammars:
     def _compile(self, grammar: str, ends: tuple[int, ...]) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer(ends), grammar, log_level=0)
         if matcher.is_error():
-            raise _bad(f"The grammar cannot be compiled: {' '.join(matcher.get_error().split())[:500]}")
+            raise _uncompilable(matcher.get_error())
         return matcher
 
     def _tokenizer(self, ends: tuple[int, ...]) -> LLTokenizer:

@@ -24,6 +24,7 @@ from aiohttp import web
 from instar.config import EngineSettings
 from instar.engines import http_server, wire
 from instar.engines.adapter_folder import read_adapter
+from instar.engines.grammar import check_grammar
 from instar.engines.wire import Completion
 from instar.errors import ConfigError, RequestError
 from instar.ports import TokenChunk
@@ -256,6 +257,8 @@ class ScriptedEngine:
     async def submit(self, request: Completion) -> wire.Answer:
         if request.model != self.base_name and request.model not in self._adapters:
             raise wire.unknown_model(request.model)
+        if request.grammar is not None:
+            check_grammar(request.grammar)
         self.requests.append(request)
         failure = self._failures.popleft() if self._failures else None
         if failure is not None and failure[0] is Failure.ERROR:

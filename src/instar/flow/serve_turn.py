@@ -18,8 +18,7 @@ from typing import Any, Protocol, TypeVar
 from instar.answers import AnswerReader, CallPart, Shown
 from instar.chat_format import ChatFormat
 from instar.errors import EngineError, RequestError
-from instar.flow.chat_request import ChatRequest, ToolChoice
-from instar.flow.constraint import constraint, offered
+from instar.flow.constraint import ToolChoice, constraint
 from instar.flow.conversation import context_hash
 from instar.flow.sessions import Place, place
 from instar.flow.text import TextAssembler
@@ -45,6 +44,31 @@ class Versions(Protocol):
     async def reload(self, version: str) -> None:
         """The engine says it does not know this version: load it again."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What a client asked for, whichever API it came through. `version` None means the current one."""
+
+    messages: list[Message]
+    sampling: Sampling
+    n: int = 1
+    version: str | None = None
+    learn: bool = True
+    side: bool = False
+    session_id: str | None = None
+    tools: list[Any] | None = None
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    response_schema: dict[str, Any] | None = None
+    """JSON schema that the whole answer must obey; `{"type": "object"}` for any JSON object. `"x-guidance": {"lenient":
+    true}` in it leaves keywords that cannot be enforced to the model; without it they are refused."""
+    params: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def offered(self) -> list[Any] | None:
+        """The tools that the model is told of."""
+        return self.tools or None if self.tool_choice != "none" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +185,14 @@ class ServeTurn:
             side=request.side,
         )
         prompt_ids = self._encode(request, where)
-        grammar = constraint(self._chat, request, prompt_ids)
+        grammar = constraint(
+            self._chat,
+            prompt_ids,
+            tools=request.offered,
+            choice=request.tool_choice,
+            many=request.parallel_tool_calls,
+            schema=request.response_schema,
+        )
         room = self._chat.context_length - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -189,7 +220,7 @@ class ServeTurn:
             # clients may leave out what was thought; whether it comes back is the template's to say
             if answer.get("reasoning_content") and not messages[i].get("reasoning_content"):
                 messages[i] = {**messages[i], "reasoning_content": answer["reasoning_content"]}
-        return self._chat.encode_prompt(messages, served=served, tools=offered(request))
+        return self._chat.encode_prompt(messages, served=served, tools=request.offered)
 
     async def _choice(self, serving: Serving, turn: Turn) -> AsyncGenerator[Piece | Ended, None]:
         sampling = serving.request.sampling
@@ -278,7 +309,7 @@ class _Answer:
 
     def __init__(self, chat: ChatFormat, serving: Serving, stop: Sequence[str]) -> None:
         request = serving.request
-        tools = offered(request)
+        tools = request.offered
         self._text = TextAssembler(chat.decoder(with_calls=bool(tools)), stop)
         self._reader: AnswerReader = chat.answer_reader(
             serving.prompt_ids,
@@ -335,7 +366,7 @@ def _new_turn(
         version=version,
         pinned=request.version is not None,
         messages=request.messages,
-        tools=offered(request) or [],
+        tools=request.offered or [],
         request_hash=where.request_hash,
         created_at=now,
         learn=reason is None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -20,11 +19,10 @@ from instar.gateway.errors import error_event
 from instar.gateway.guard import KeyRing, parse, read_body
 from instar.gateway.schemas import ChatBody
 from instar.gateway.sse import DONE, EventStream, client_left
-from instar.gateway.tool_shapes import call_delta, choice_of, tools_of
+from instar.gateway.tool_shapes import choice_of, deltas, tools_of
 from instar.records import BASE, Sampling
 
 SESSION_HEADERS = ("x-session-id", "x-session-affinity", "session_id")
-SILENCE_S = 10.0  # within this, a stream says at least that it lives
 PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
 
 T = TypeVar("T")
@@ -114,7 +112,7 @@ class ChatApi:
                 while event is not None:
                     if isinstance(event, Piece):
                         logprobs = self._logprobs(event) if body.logprobs else None
-                        for delta in frame.deltas(event, must_speak=body.logprobs is True):
+                        for delta in deltas(event) or ([{"content": ""}] if logprobs else []):
                             yield frame.chunk(event.choice, delta, logprobs=logprobs)
                             logprobs = None
                     elif isinstance(event, Ended):
@@ -246,26 +244,10 @@ class _Frame:
 
     def __init__(self, serving: Serving, served_name: str, with_usage: bool) -> None:
         self.with_usage = with_usage
-        self._spoke_at = time.monotonic()
         self._serving = serving
         self._head = _head(serving, served_name, "chat.completion.chunk")
         self._start = b"data: " + json.dumps(self._head).encode()[:-1]
         self._end = b', "usage": null}\n\n' if with_usage else b"}\n\n"
-
-    def deltas(self, piece: Piece, *, must_speak: bool) -> list[dict[str, Any]]:
-        """What a piece adds, in OpenAI's order. While a call is held back, an empty one comes now and then: clients
-        give up on a stream that is silent."""
-        found: list[dict[str, Any]] = []
-        if piece.reasoning:
-            found.append({"reasoning_content": piece.reasoning})
-        if piece.text:
-            found.append({"content": piece.text})
-        found += [{"tool_calls": [call_delta(part)]} for part in piece.calls]
-        now = time.monotonic()
-        if not found and (must_speak or now - self._spoke_at > SILENCE_S):
-            found = [{"content": ""}]
-        self._spoke_at = now if found else self._spoke_at
-        return found
 
     def chunk(
         self,

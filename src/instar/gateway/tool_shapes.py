@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from instar.answers import CallPart
-from instar.flow.chat_request import ToolChoice
+from instar.flow.constraint import ToolChoice
+from instar.flow.serve_turn import Piece
 
 MAX_TOOLS = 128
 MAX_SCHEMA_CHARS = 100_000
@@ -130,6 +131,13 @@ def choice_of(choice: Choice | None) -> ToolChoice:
     if isinstance(choice, NamedChoice):
         return {"name": choice.function.name}
     return choice or "auto"
+
+
+def deltas(piece: Piece) -> list[dict[str, Any]]:
+    """What a piece adds to a message, in OpenAI's order."""
+    found: list[dict[str, Any]] = [{"reasoning_content": piece.reasoning}] if piece.reasoning else []
+    found += [{"content": piece.text}] if piece.text else []
+    return found + [{"tool_calls": [call_delta(part)]} for part in piece.calls]
 
 
 def call_delta(part: CallPart) -> dict[str, Any]:
