@@ -72,7 +72,7 @@ call = st.one_of(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(calls=st.lists(call, min_size=1, max_size=3), places=st.lists(st.integers(0, 999), max_size=12))
 def test_what_is_written_is_read_back(name: str, calls: list[Call], places: list[int]) -> None:
     text = FORMATS[name].write(calls)
@@ -118,7 +118,7 @@ FRAGMENTS = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     parts=st.lists(st.sampled_from(FRAGMENTS), max_size=9),
     places=st.lists(st.integers(0, 4000), max_size=10),
@@ -135,7 +135,7 @@ def test_the_pieces_do_not_matter(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=8))
 def test_nothing_is_lost(name: str, parts: list[str]) -> None:
     """Text without a complete call comes out as it went in; letters never vanish, whatever is around them."""

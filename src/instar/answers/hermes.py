@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from instar.answers.json_calls import JsonCallReader, Marks
-from instar.answers.lark import json_call_rules
+from instar.answers.lark import MORE_CALLS, json_call_rules
 from instar.answers.parts import Call, CallReader, Tool
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -22,7 +22,7 @@ class Hermes:
         return "\n".join(f"{OPEN}\n{call.as_json()}\n{CLOSE}" for call in calls)
 
     def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
-        more = r' ("\n" call)*' if many else ""
+        more = rf' ("\n" call){MORE_CALLS}' if many else ""
         head = f'calls: call{more}\ncall: {mark(OPEN)} "\\n" object "\\n" {mark(CLOSE)}'
         return f"{head}\n{json_call_rules(tools, 'arguments')}"
 

@@ -13,6 +13,8 @@ from instar.errors import RequestError
 
 MAX_GRAMMAR_CHARS = 1_000_000
 
+MORE_CALLS = "{0,15}"
+"""How many calls may follow the first one: without a bound, small models call for ever."""
 _SPACE = r"\n? {0,8}"
 """White space between the parts of JSON: without a bound, small models write line breaks for ever."""
 _OPTIONS = "x-guidance"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from instar.answers.json_calls import JsonCallReader, Marks
-from instar.answers.lark import json_call_rules
+from instar.answers.lark import MORE_CALLS, json_call_rules
 from instar.answers.parts import Call, CallReader, Tool
 
 TAG = "<|python_tag|>"
@@ -22,7 +22,7 @@ class Llama3:
         return "; ".join(call.as_json("parameters") for call in calls)
 
     def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
-        more = ' ("; " object)*' if many else ""
+        more = f' ("; " object){MORE_CALLS}' if many else ""
         return f"calls: {mark(TAG)}? object{more}\n{json_call_rules(tools, 'parameters')}"
 
     def explain(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from instar.answers.json_calls import JsonCallReader, Marks
-from instar.answers.lark import json_call_rules
+from instar.answers.lark import MORE_CALLS, json_call_rules
 from instar.answers.parts import Call, CallReader, Tool
 
 
@@ -21,7 +21,7 @@ class PlainJson:
         return written[0] if len(written) == 1 else f"[{', '.join(written)}]"
 
     def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
-        several = ' | "[" object (", " object)* "]"' if many else ""
+        several = f' | "[" object (", " object){MORE_CALLS} "]"' if many else ""
         return f"calls: object{several}\n{json_call_rules(tools, 'arguments')}"
 
     def explain(self) -> str:

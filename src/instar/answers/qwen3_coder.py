@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from instar.answers.lark import bounded, compact, object_schema, quoted
+from instar.answers.lark import MORE_CALLS, bounded, compact, object_schema, quoted
 from instar.answers.parts import NAME, Call, CallPart, CallReader, Part, Tool, dumps, loads
 from instar.answers.search import find_first, held_from
 
@@ -124,7 +124,7 @@ class Qwen3Coder:
         return "\n".join(map(_written, calls))
 
     def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
-        more = r' ("\n" call)*' if many else ""
+        more = rf' ("\n" call){MORE_CALLS}' if many else ""
         names = " | ".join(f"function_{i}" for i in range(len(tools)))
         lines = [
             f"calls: call{more}",
