@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from llguidance import LLMatcher
@@ -67,10 +68,16 @@ def check(grammar: str, param: str) -> None:
             param=param,
             code="schema_too_large",
         )
-    failed, said = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_lark(grammar))
-    if failed:
+    if wrong := _what_is_wrong(grammar):
         raise RequestError(
-            f"This schema cannot be enforced: {' '.join(' '.join(said).split())[:500]}",
+            f"This schema cannot be enforced: {' '.join(wrong.split())[:500]}",
             param=param,
             code="invalid_schema",
         )
+
+
+@lru_cache(maxsize=16)
+def _what_is_wrong(grammar: str) -> str:
+    """Agents ask with the same tools again and again."""
+    failed, said = LLMatcher.validate_grammar_with_warnings(LLMatcher.grammar_from_lark(grammar))
+    return " ".join(said) if failed else ""
