@@ -118,6 +118,26 @@ async def test_refusal_of_a_body_is_read_and_the_rest_is_not_awaited(live: Live,
         await sending
 
 
+async def test_announced_body_is_refused_before_any_of_it_comes(live: Live) -> None:
+    answer = await wire.exchange(live.url, post("content-length: 1000000000"))
+    assert (answer.status, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+
+async def test_upload_that_was_granted_long_has_no_long_time_left_when_refused(tmp_path: Path) -> None:
+    patient = Limits(head_s=0.3, body_bytes_per_s=10, linger_s=0.3)
+    async with live_gateway(tmp_path, limits=patient, max_body_bytes=100_000) as live:
+        reader, writer = await wire.connect(live.url)
+        writer.write(post("transfer-encoding: chunked"))
+        part = b"4e20\r\n" + b" " * 20_000 + b"\r\n"
+        for _ in range(6):  # by the last one it has been granted half an hour
+            writer.write(part)
+            await asyncio.sleep(0.15)
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 413
+        sending = asyncio.create_task(trickle(writer, b"1\r\n \r\n" * 500, 0.02))
+        assert await wire.is_closed(reader)
+        sending.cancel()
+
+
 async def test_stream_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
     async with live_gateway(tmp_path, lambda *_: "a" * 7_000, context_length=8_192, limits=QUICK) as live:
         live.engine.gate = asyncio.Event()
@@ -146,7 +166,8 @@ async def test_waiting_connections_make_room_and_answers_under_way_do_not(live: 
     for reader, _ in answering:
         await reader.readuntil(b'"content": "a"')
     waiting = [await wire.connect(live.url) for _ in range(3 * QUICK.connections)]
-    assert (await live.http.get("/health")).status_code == 200
+    one_more = await wire.exchange(live.url, wire.head_of("GET", "/health", KEY))
+    assert one_more.status == 200
     live.engine.gate.set()
     for reader, _ in answering:
         rest = await asyncio.wait_for(reader.readuntil(b"data: [DONE]"), wire.HANG_S)

@@ -108,8 +108,6 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         super().on_message_begin()
         self._receiving, self._has_head, self._received_bytes = True, False, 0
         self._began_at = float(self.loop.time())
-        if self.may_be_closed:  # else an answer is under way, and this is the next request behind it
-            self._expect_by(self.limits.head_s)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
