@@ -194,17 +194,55 @@ async def test_one_more_than_all_under_way_is_told_to_come_again(live: Live) -> 
         writer.close()
 
 
-async def test_request_behind_a_long_answer_waits_for_it_without_being_late(live: Live) -> None:
-    live.engine.gate = asyncio.Event()
-    reader, writer = await wire.connect(live.url)
-    half = len(whole(ASK)) // 2
-    writer.write(whole(ASK) + whole(ASK)[:half])
-    await asyncio.sleep(2 * QUICK.head_s)
-    live.engine.gate.set()
-    assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
-    writer.write(whole(ASK)[half:])
-    assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
-    writer.close()
+async def test_request_behind_a_long_answer_waits_for_it_without_being_late(tmp_path: Path) -> None:
+    """Nor is it taken for the rest of a body that was refused."""
+    async with live_gateway(tmp_path, limits=Limits(head_s=1.0, linger_s=0.1)) as live:
+        live.engine.gate = asyncio.Event()
+        reader, writer = await wire.connect(live.url)
+        half = len(whole(ASK)) // 2
+        writer.write(whole(ASK) + whole(ASK)[:half])
+        await asyncio.sleep(1.2)
+        live.engine.gate.set()
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+        await asyncio.sleep(0.3)
+        writer.write(whole(ASK)[half:])
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+        writer.close()
+
+
+async def test_time_of_a_head_begins_with_its_first_byte(tmp_path: Path) -> None:
+    async with live_gateway(tmp_path, limits=Limits(head_s=1.2)) as live:
+        reader, writer = await wire.connect(live.url)
+        await asyncio.sleep(0.7)
+        writer.write(whole(ASK)[:20])
+        await asyncio.sleep(0.7)
+        writer.write(whole(ASK)[20:])
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+        writer.close()
+
+
+ENDLESS = {
+    "a head": b"GET /v1/models HTTP/1.1\r\nx-a: ",
+    "trailers": post("transfer-encoding: chunked") + b"0\r\nx-a: ",
+    "an extension": post("transfer-encoding: chunked") + b"1;x=",
+    "a second head": whole(ASK) + b"GET /v1/models HTTP/1.1\r\nx-a: ",
+}
+
+
+@pytest.mark.parametrize("begun", ENDLESS.values(), ids=ENDLESS)
+async def test_headers_without_an_end_are_refused_at_64_kib(tmp_path: Path, begun: bytes) -> None:
+    patient = Limits(head_s=1_000)
+    async with live_gateway(tmp_path, limits=patient) as live:
+        reader, writer = await wire.connect(live.url)
+        writer.write(begun)
+        if begun.startswith(whole(ASK)):
+            assert (await wire.read_answer(reader)).status == 200
+        sending = asyncio.create_task(trickle(writer, b"y" * 80, 0.0))
+        writer.write(b"y" * 70_000)
+        answer = await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)
+        assert (answer.status, answer.json()["error"]["code"]) == (431, "headers_too_large")
+        sending.cancel()
+        writer.transport.abort()
 
 
 @pytest.mark.parametrize(("files", "clients"), [(256, 96), (1_024, 480), (10**6, 4_096), (10, 8)])
