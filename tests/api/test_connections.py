@@ -245,6 +245,18 @@ async def test_headers_without_an_end_are_refused_at_64_kib(tmp_path: Path, begu
         writer.transport.abort()
 
 
+@pytest.mark.parametrize("rest", [b"GET /v1/models HTTP/1.1\r\nx-a: " + b"y" * 99_000, b"no HTTP\r\n"])
+async def test_refusal_is_not_put_into_the_answer_that_is_under_way(live: Live, rest: bytes) -> None:
+    live.engine.gate = asyncio.Event()
+    reader, writer = await wire.connect(live.url)
+    writer.write(whole(STREAM))
+    await reader.readuntil(b'"content": "a"')
+    writer.write(rest)
+    assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), wire.HANG_S)
+    assert (await live.ask("hi", max_tokens=1)).status_code == 200
+    writer.close()
+
+
 @pytest.mark.parametrize(("files", "clients"), [(256, 96), (1_024, 480), (10**6, 4_096), (10, 8)])
 def test_clients_that_descriptors_are_enough_for(files: int, clients: int) -> None:
     """Each client's answer needs a second one, to the engine."""
