@@ -6,18 +6,30 @@ The gateway, the trainer's parent and the benchmarks all speak to the model thro
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+from instar.answers import (
+    FALLBACK,
+    FORMATS,
+    AnswerReader,
+    FormatName,
+    ReasoningSplitter,
+    Tool,
+    history,
+    spoken_by,
+    tags_of,
+)
+from instar.answers.splice import Splicer
 from instar.errors import ModelError, RequestError
 from instar.records import Message
 from instar.words import read_content
@@ -30,7 +42,7 @@ def is_raw(messages: Sequence[Message]) -> bool:
     return len(messages) == 1 and messages[0].get(RAW) is True
 
 
-_TEMPLATE_ERRORS = (
+_REFUSALS = (
     TemplateError,
     ArithmeticError,
     AttributeError,
@@ -40,6 +52,9 @@ _TEMPLATE_ERRORS = (
     ValueError,
 )
 """What a template, which is foreign code, may raise at messages that it was not written for."""
+_TAIL = 16
+"""Tokens at the end of a prompt that are looked at for an opening tag."""
+_PROBE: list[Message] = [{"role": "system", "content": "\u27e6s\u27e7"}, {"role": "user", "content": "hello"}]
 
 
 def text_of(content: Any) -> str:
@@ -101,11 +116,14 @@ def said_text(content: Any) -> str:
 
 
 class StreamDecoder:
-    """Turns ids into text as they come; holds back bytes of an unfinished character."""
+    """Turns ids into text as they come; holds back bytes of an unfinished character.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
+    Ids in `hidden` have no text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, hidden: Collection[int]) -> None:
+        self._tokenizer, self._hidden = tokenizer, hidden
+        self._stream = DecodeStream(skip_special_tokens=False)
         self._ids: list[int] = []
         self._text = ""
 
@@ -113,6 +131,8 @@ class StreamDecoder:
         """The text that these ids add."""
         added = ""
         for token_id in ids:
+            if token_id in self._hidden:
+                continue
             self._ids.append(token_id)
             added += self._stream.step(self._tokenizer, token_id) or ""
         self._text += added
@@ -120,16 +140,20 @@ class StreamDecoder:
 
     def finish(self) -> str:
         """What was held back: an answer may end in the middle of a character."""
-        whole: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        whole: str = self._tokenizer.decode(self._ids, skip_special_tokens=False)
         rest = whole[len(self._text) :] if whole.startswith(self._text) else ""
         self._text += rest
         return rest
 
 
 class ChatFormat:
-    """A model's chat template and tokenizer, read from its folder. Raises ModelError."""
+    """A model's chat template and tokenizer, read from its folder. Raises ModelError.
 
-    def __init__(self, model_dir: Path) -> None:
+    `tool_format` says how the model writes calls; None: as its template does, or else as it is told to.
+    `takes_tools` is whether the template speaks that format by itself; `tags` are those of its thinking.
+    """
+
+    def __init__(self, model_dir: Path, tool_format: FormatName | None = None) -> None:
         self.model_dir = model_dir
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
@@ -142,15 +166,30 @@ class ChatFormat:
             name: _token_text(config.get(name))
             for name in ("bos_token", "eos_token", "unk_token", "pad_token")
         }
-        self._template = _compile(_template_text(model_dir, config))
+        source = _template_text(model_dir, config)
+        self._template = _compile(source)
+        spoken = spoken_by(source)
+        self.tool_format = FORMATS[tool_format or spoken or FALLBACK]
+        self.takes_tools = self.tool_format.name == spoken and _speaks_of_tools(source)
+        self.tags = tags_of(source)
+        self._find_markers()
         model_config = _json(model_dir / "config.json")
         text_config = model_config.get("text_config", model_config)
         self.context_length = int(text_config.get("max_position_embeddings") or 2048)
         # A token is at most so long, so a longer text cannot fit, whatever it says; known without encoding it.
         self._longest_text = max(map(len, self._tokenizer.get_vocab())) * self.context_length
-        added = self._tokenizer.get_added_tokens_decoder()
-        self._markers = tuple(token.content for token in added.values() if token.special)
         self.stop_ids = self._find_stop_ids()
+
+    def _find_markers(self) -> None:
+        """Special tokens: all of them, and those that are no text to anyone but the reader of calls and thinking."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {token_id: token.content for token_id, token in added.items() if token.special}
+        thinking = {self.tags.open, self.tags.close}
+        spoken = thinking | set(self.tool_format.markers)
+        self._markers = tuple(special.values())
+        self._added = {token.content: token_id for token_id, token in added.items()}
+        self._hidden = {token_id for token_id, text in special.items() if text not in thinking}
+        self._hidden_beside_calls = {token_id for token_id, text in special.items() if text not in spoken}
 
     def _find_stop_ids(self) -> tuple[int, ...]:
         """Ids that end an answer, as the model's own files name them; the first one is the usual one."""
@@ -171,23 +210,58 @@ class ChatFormat:
 
         Raises RequestError if the template refuses, or if the text is too long for the model at first sight.
         """
-        plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
-        try:
-            text = self._template.render(
-                messages=plain, tools=tools or None, add_generation_prompt=True, **self._special
-            )
-        except _TEMPLATE_ERRORS as error:
-            raise RequestError(
-                f"The model's chat template cannot take these messages: {error}", param="messages"
-            ) from error
+        return self._of_length(self._fill(messages, tools, add_generation_prompt=True))
+
+    def _of_length(self, text: str) -> str:
         if len(text) > self._longest_text:
             raise RequestError(
-                f"The messages have {len(text)} characters, which no {self.context_length} tokens can hold; that is "
-                "this model's context. Shorten the conversation.",
+                f"The prompt has {len(text)} characters, which no {self.context_length} tokens can hold; that is this "
+                "model's context. Shorten the conversation.",
                 code="context_length_exceeded",
                 param="messages",
             )
         return text
+
+    def _fill(
+        self, messages: Sequence[Message], tools: list[Any] | None, *, add_generation_prompt: bool
+    ) -> str:
+        plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
+        values = {"add_generation_prompt": add_generation_prompt, **self._special}
+        try:
+            if not self.takes_tools:
+                offered = [Tool.of(tool) for tool in tools or ()]
+                spoken = history.as_text(plain, self.tool_format, offered, takes_system=self._takes_system)
+                return self._template.render(messages=spoken, tools=None, **values)
+            try:
+                native = history.for_template(plain)
+                return self._template.render(messages=native, tools=tools or None, **values)
+            except _REFUSALS:  # such as Llama's, which takes one call a message at most
+                written = history.with_calls_written(plain, self.tool_format)
+                if written == plain:
+                    raise
+                return self._template.render(messages=written, tools=tools or None, **values)
+        except _REFUSALS as error:
+            raise RequestError(
+                f"The model's chat template cannot take these messages: {error}", param="messages"
+            ) from error
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        """Whether the template passes on what a system message says."""
+        try:
+            shown = self._template.render(messages=_PROBE, add_generation_prompt=True, **self._special)
+        except _REFUSALS:
+            return False
+        return _PROBE[0]["content"] in shown
+
+    @cached_property
+    def opening(self) -> str:
+        """What the template writes before an answer; "" where it takes not even a greeting."""
+        try:
+            asked, answered = (self._fill(_PROBE[1:], None, add_generation_prompt=on) for on in (False, True))
+        except RequestError:
+            return ""
+        return answered.removeprefix(asked)
 
     def encode_prompt(
         self,
@@ -203,35 +277,40 @@ class ChatFormat:
         """
         if is_raw(messages):
             return self.encode_raw(text_of(messages[0].get("content")))
-        marks = {i: f"\u27e6{secrets.token_hex(12)}\u27e7" for i in (served or {})}
-        marked = [{**m, "content": marks[i]} if i in marks else m for i, m in enumerate(messages)]
-        text = self.render(marked, tools=tools)
-        for i, mark in marks.items():
-            before, found, after = text.partition(mark)
-            if not found or mark in after or not after.startswith(self._markers):
-                text = before + text_of(messages[i].get("content")) + after if found else text
-        ids: list[int] = []
-        for i, mark in marks.items():
-            before, found, after = text.partition(mark)
-            if found and served is not None:
-                ids += self.encode(before) + self._without_stop(served[i])
-                text = after
-        return ids + self.encode(text)
+        if not served:
+            return self.encode(self.render(messages, tools=tools))
+        splicer = Splicer(self, messages, {i: self._without_stop(ids) for i, ids in served.items()}, tools)
+        return [token_id for piece in splicer.pieces() for token_id in self._ids_of(piece)]
+
+    def _ids_of(self, piece: str | list[int]) -> list[int]:
+        return self.encode(piece) if isinstance(piece, str) else piece
+
+    def is_marker(self, text: str) -> bool:
+        """Whether text begins with a special token, so that what stands before it is cut cleanly."""
+        return text.startswith(self._markers)
 
     def _without_stop(self, ids: Sequence[int]) -> list[int]:
         return list(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
 
+    def covers(self, ids: Sequence[int], content: Any) -> bool:
+        """Whether an answer is all of what was sampled: no stop string or limit cut its text short of its tokens."""
+        return bool(ids) and (ids[-1] in self.stop_ids or self.decode(ids) == content)
+
     def encode(self, text: str) -> list[int]:
         """Ids of a piece of rendered text; no tokens are added."""
-        clean = text.encode("utf-8", "replace").decode("utf-8")
-        # `encode` would hold the interpreter's lock: every stream would stand still while a long prompt is encoded
-        ids: list[int] = self._tokenizer.encode_batch_fast([clean], add_special_tokens=False)[0].ids
-        return ids
+        return self._encode(text, around=False)
 
     def encode_raw(self, text: str) -> list[int]:
-        """Ids of a text that stands alone: with the tokens that the model's tokenizer puts around one."""
+        """Ids of a text that stands alone: with the tokens that the model's tokenizer puts around one.
+
+        Raises RequestError if it is too long for the model at first sight.
+        """
+        return self._encode(self._of_length(text), around=True)
+
+    def _encode(self, text: str, *, around: bool) -> list[int]:
         clean = text.encode("utf-8", "replace").decode("utf-8")
-        ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=True).ids
+        # `encode` would hold the interpreter's lock: every stream would stand still while a long prompt is encoded
+        ids: list[int] = self._tokenizer.encode_batch_fast([clean], add_special_tokens=around)[0].ids
         return ids
 
     def encode_answer(self, text: str) -> list[int]:
@@ -259,8 +338,38 @@ class ChatFormat:
         size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
         return size
 
-    def decoder(self) -> StreamDecoder:
-        return StreamDecoder(self._tokenizer)
+    def read_back(self, ids: Sequence[int]) -> str:
+        """Text with the marks of calls and of thinking, where these are special tokens."""
+        seen = [token_id for token_id in ids if token_id not in self._hidden_beside_calls]
+        text: str = self._tokenizer.decode(seen, skip_special_tokens=False)
+        return text
+
+    def decoder(self, *, with_calls: bool = False) -> StreamDecoder:
+        return StreamDecoder(self._tokenizer, self._hidden_beside_calls if with_calls else self._hidden)
+
+    def is_thinking(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether a prompt ends with the opening tag, so that the answer begins with thinking."""
+        tail: str = self._tokenizer.decode(list(prompt_ids[-_TAIL:]), skip_special_tokens=False)
+        return tail.rstrip().endswith(self.tags.open)
+
+    def answer_reader(
+        self,
+        prompt_ids: Sequence[int],
+        tools: list[Any] | None,
+        new_call_id: Callable[[], str],
+        *,
+        is_forced: bool = False,
+        most_calls: int | None = None,
+    ) -> AnswerReader:
+        """For the text of one answer to this prompt. `is_forced`: a grammar sees to it that calls are whole."""
+        offered = [Tool.of(tool) for tool in tools or ()]
+        splitter = ReasoningSplitter(self.tags, is_open=self.is_thinking(prompt_ids))
+        calls = self.tool_format.reader(offered, is_forced=is_forced) if offered else None
+        return AnswerReader(splitter, calls, new_call_id, most_calls)
+
+    def added_id(self, text: str) -> int | None:
+        """The id of a token that was added to the vocabulary, special or not; None where this is just text."""
+        return self._added.get(text)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -292,11 +401,17 @@ def _template_text(model_dir: Path, config: dict[str, Any]) -> str:
     return template
 
 
+def _environment() -> ImmutableSandboxedEnvironment:
+    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+
+
+def _speaks_of_tools(text: str) -> bool:
+    return "tools" in meta.find_undeclared_variables(_environment().parse(text))
+
+
 def _compile(text: str) -> Template:
     """Compile in a sandbox: a template comes with the model, and is code."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
+    environment = _environment()
     environment.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)

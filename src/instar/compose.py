@@ -84,6 +84,11 @@ def build_store(settings: Settings) -> Store:
     return open_store(settings.database_url)
 
 
+def chat_format(settings: Settings, state: RunState) -> ChatFormat:
+    form = settings.tool_format
+    return ChatFormat(state.model_dir, None if form == "auto" else form)
+
+
 def build_engine(state: RunState, chat: ChatFormat) -> Engine:
     from instar.engines.client import HttpEngine
 
@@ -111,7 +116,7 @@ def run_gateway(settings: Settings, state: RunState) -> None:
         raise ConfigError("The gateway needs an API key.")
     store = build_store(settings)
     store.sweep_open("interrupted")
-    chat = ChatFormat(state.model_dir)
+    chat = chat_format(settings, state)
 
     def processes() -> dict[str, dict[str, Any]]:
         loops: dict[str, dict[str, Any]] = read_pids(settings.run_dir).get("loops", {})
@@ -148,7 +153,7 @@ def build_judges(settings: Settings, state: RunState | None, ratings: Ratings | 
     from instar.judges.endpoint import EngineAsker
 
     def own_engine(state: RunState) -> EngineAsker:
-        chat = ChatFormat(state.model_dir)
+        chat = chat_format(settings, state)
         return EngineAsker(build_engine(state, chat), chat)
 
     asker = partial(own_engine, state) if state else None
@@ -182,7 +187,7 @@ def build_train_step(settings: Settings, state: RunState, store: Store, trainer:
         registry=registry,
         trainer=trainer,
         method=get_method(settings.train.method),
-        prompts=ChatTeacherPrompts(ChatFormat(state.model_dir)),
+        prompts=ChatTeacherPrompts(chat_format(settings, state)),
         settings=settings,
         model_dir=state.model_dir,
         publisher=Publisher(

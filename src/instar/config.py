@@ -195,6 +195,9 @@ class Settings(Group):
         "instar", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="the model's name for clients"
     )
     store_url: str | None = Field(None, description="database; SQLite in the data folder when none is given")
+    tool_format: Literal["auto", "hermes", "qwen3_coder", "llama3", "mistral", "json"] = Field(
+        "auto", description="how the model writes tool calls; 'auto': as its chat template does"
+    )
     max_tokens: int = Field(1024, ge=1, description="answer length when the client names none")
     temperature: float = Field(0.7, ge=0, le=2, description="sampling temperature when the client names none")
     max_body_bytes: int = Field(16 * 2**20, ge=1024, description="largest request that is read")

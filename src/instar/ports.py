@@ -38,13 +38,15 @@ class TokenChunk:
     """Some sampled tokens. `finish_reason` stands on the last chunk: "stop" or "length".
 
     A stop token that ended the answer is part of `ids`. `top` holds, per token, the likeliest alternatives
-    as (id, log-prob), where they were asked for.
+    as (id, log-prob), where they were asked for. `forced` says of each token whether a grammar decided it: the model
+    drew another one that is not allowed, or had no choice. None: there was no grammar, or the engine does not tell.
     """
 
     ids: list[int]
     logprobs: list[float]
     finish_reason: str | None = None
     top: list[list[tuple[int, float]]] | None = None
+    forced: list[bool] | None = None
 
 
 class Engine(Protocol):

@@ -80,7 +80,7 @@ WRONG_FIELDS: list[dict[str, Any]] = [
     {"logprobs": True, "top_logprobs": 50},
     {"logit_bias": {"1": 100}},
     {"frequency_penalty": 1.5},
-    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "json_schema"}},
 ]
 
 

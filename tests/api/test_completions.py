@@ -54,6 +54,28 @@ async def test_stream_equals_non_stream(live: Live) -> None:
     assert len({c.id for c in chunks}) == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_thinking_and_calls_in_a_continuation_are_text_like_the_rest(
+    live: Live, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    text = '<think>\nno\n</think>\n\n<tool_call>{"name": "ls", "arguments": {}}</tool_call>'
+    monkeypatch.setattr(live.engine, "script", lambda version, prompt: text)
+    answer = await ask(live, "Thus: ", stream=stream)
+    if stream:
+        chunks = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
+    else:
+        assert answer.json()["choices"][0]["text"] == text
+
+
+async def test_prompt_of_more_tokens_than_the_context_is_refused_unread(live: Live) -> None:
+    before = len(live.engine.prompts)
+    for prompt in ([5] * 600, "x" * 100_000):
+        answer = await ask(live, prompt)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert len(live.engine.prompts) == before
+
+
 @pytest.mark.parametrize("listed", [False, True])
 async def test_token_ids_are_sampled_from_as_they_came(live: Live, listed: bool) -> None:
     ids = live.engine.chat.encode("<|im_start|>user\nhi<|im_end|>\n")

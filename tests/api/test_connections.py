@@ -118,6 +118,26 @@ async def test_refusal_of_a_body_is_read_and_the_rest_is_not_awaited(live: Live,
         await sending
 
 
+async def test_announced_body_is_refused_before_any_of_it_comes(live: Live) -> None:
+    answer = await wire.exchange(live.url, post("content-length: 1000000000"))
+    assert (answer.status, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+
+async def test_upload_that_was_granted_long_has_no_long_time_left_when_refused(tmp_path: Path) -> None:
+    patient = Limits(head_s=0.3, body_bytes_per_s=10, linger_s=0.3)
+    async with live_gateway(tmp_path, limits=patient, max_body_bytes=100_000) as live:
+        reader, writer = await wire.connect(live.url)
+        writer.write(post("transfer-encoding: chunked"))
+        part = b"4e20\r\n" + b" " * 20_000 + b"\r\n"
+        for _ in range(6):  # by the last one it has been granted half an hour
+            writer.write(part)
+            await asyncio.sleep(0.15)
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 413
+        sending = asyncio.create_task(trickle(writer, b"1\r\n \r\n" * 500, 0.02))
+        assert await wire.is_closed(reader)
+        sending.cancel()
+
+
 async def test_stream_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
     async with live_gateway(tmp_path, lambda *_: "a" * 7_000, context_length=8_192, limits=QUICK) as live:
         live.engine.gate = asyncio.Event()
@@ -146,7 +166,8 @@ async def test_waiting_connections_make_room_and_answers_under_way_do_not(live: 
     for reader, _ in answering:
         await reader.readuntil(b'"content": "a"')
     waiting = [await wire.connect(live.url) for _ in range(3 * QUICK.connections)]
-    assert (await live.http.get("/health")).status_code == 200
+    one_more = await wire.exchange(live.url, wire.head_of("GET", "/health", KEY))
+    assert one_more.status == 200
     live.engine.gate.set()
     for reader, _ in answering:
         rest = await asyncio.wait_for(reader.readuntil(b"data: [DONE]"), wire.HANG_S)
@@ -173,16 +194,66 @@ async def test_one_more_than_all_under_way_is_told_to_come_again(live: Live) -> 
         writer.close()
 
 
-async def test_request_behind_a_long_answer_waits_for_it_without_being_late(live: Live) -> None:
+async def test_request_behind_a_long_answer_waits_for_it_without_being_late(tmp_path: Path) -> None:
+    """Nor is it taken for the rest of a body that was refused."""
+    async with live_gateway(tmp_path, limits=Limits(head_s=1.0, linger_s=0.1)) as live:
+        live.engine.gate = asyncio.Event()
+        reader, writer = await wire.connect(live.url)
+        half = len(whole(ASK)) // 2
+        writer.write(whole(ASK) + whole(ASK)[:half])
+        await asyncio.sleep(1.2)
+        live.engine.gate.set()
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+        await asyncio.sleep(0.3)
+        writer.write(whole(ASK)[half:])
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+        writer.close()
+
+
+async def test_time_of_a_head_begins_with_its_first_byte(tmp_path: Path) -> None:
+    async with live_gateway(tmp_path, limits=Limits(head_s=1.2)) as live:
+        reader, writer = await wire.connect(live.url)
+        await asyncio.sleep(0.7)
+        writer.write(whole(ASK)[:20])
+        await asyncio.sleep(0.7)
+        writer.write(whole(ASK)[20:])
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+        writer.close()
+
+
+ENDLESS = {
+    "a head": b"GET /v1/models HTTP/1.1\r\nx-a: ",
+    "trailers": post("transfer-encoding: chunked") + b"0\r\nx-a: ",
+    "an extension": post("transfer-encoding: chunked") + b"1;x=",
+    "a second head": whole(ASK) + b"GET /v1/models HTTP/1.1\r\nx-a: ",
+}
+
+
+@pytest.mark.parametrize("begun", ENDLESS.values(), ids=ENDLESS)
+async def test_headers_without_an_end_are_refused_at_64_kib(tmp_path: Path, begun: bytes) -> None:
+    patient = Limits(head_s=1_000)
+    async with live_gateway(tmp_path, limits=patient) as live:
+        reader, writer = await wire.connect(live.url)
+        writer.write(begun)
+        if begun.startswith(whole(ASK)):
+            assert (await wire.read_answer(reader)).status == 200
+        sending = asyncio.create_task(trickle(writer, b"y" * 80, 0.0))
+        writer.write(b"y" * 70_000)
+        answer = await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)
+        assert (answer.status, answer.json()["error"]["code"]) == (431, "headers_too_large")
+        sending.cancel()
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("rest", [b"GET /v1/models HTTP/1.1\r\nx-a: " + b"y" * 99_000, b"no HTTP\r\n"])
+async def test_refusal_is_not_put_into_the_answer_that_is_under_way(live: Live, rest: bytes) -> None:
     live.engine.gate = asyncio.Event()
     reader, writer = await wire.connect(live.url)
-    half = len(whole(ASK)) // 2
-    writer.write(whole(ASK) + whole(ASK)[:half])
-    await asyncio.sleep(2 * QUICK.head_s)
-    live.engine.gate.set()
-    assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
-    writer.write(whole(ASK)[half:])
-    assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+    writer.write(whole(STREAM))
+    await reader.readuntil(b'"content": "a"')
+    writer.write(rest)
+    assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), wire.HANG_S)
+    assert (await live.ask("hi", max_tokens=1)).status_code == 200
     writer.close()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -83,15 +85,22 @@ async def test_valid_bodies_of_the_tables_are_taken(live: Live) -> None:
         assert answer.status_code == expected, f"{path}: {answer.text}"
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+
+
 CAPS = {
     ("n", "9"): "8",
     ("max_tokens", "1000001"): "1000000",
     ("max_completion_tokens", "1000001"): "1000000",
     ("stop", '["a", "b", "c", "d", "e"]'): "4",
     ("stop", '"' + "s" * 501 + '"'): "500",
-    ("tools", "[" + ",".join(["{}"] * 129) + "]"): "128",
-    ("tools", '[{"x": "' + "y" * 512_000 + '"}]'): "512000",
-    ("response_format", '{"type": "text", "x": "' + "y" * 64_000 + '"}'): "64000",
+    ("tools", json.dumps([TOOL | {"function": {"name": f"f{i}"}} for i in range(129)])): "128",
+    ("tools", json.dumps([TOOL | {"x": "y" * 512_000}])): "512000",
+    ("response_format", json.dumps(schema_format({"x": "y" * 64_000}))): "64000",
     ("messages", "[" + ",".join(['{"role": "user", "content": "a"}'] * 10_001) + "]"): "10000",
     ("messages", '[{"role": "user", "content": [' + ",".join(['{"text": "a"}'] * 1_001) + "]}]"): "1000",
     ("messages", '[{"role": "user", "content": "' + "x" * 100_000 + '"}]'): "512",

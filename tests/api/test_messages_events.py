@@ -197,7 +197,7 @@ async def test_tools_and_their_choice_are_those_of_chats(
     asked = gateway.turns.asked[-1]
     function = {"name": "read", "description": "reads a file", "parameters": schema}
     offered = None if choice["type"] == "none" else [{"type": "function", "function": function}]
-    assert (asked.tools, asked.tool_choice, asked.parallel_tool_calls) == (offered, expected, parallel)
+    assert (asked.offered, asked.tool_choice, asked.parallel_tool_calls) == (offered, expected, parallel)
 
 
 async def test_wanted_schema_reaches_the_turn(gateway: ToldGateway) -> None:
@@ -206,4 +206,4 @@ async def test_wanted_schema_reaches_the_turn(gateway: ToldGateway) -> None:
     await gateway.anthropic.messages.create(
         **ASK, output_config={"format": {"type": "json_schema", "schema": schema}}
     )
-    assert gateway.turns.asked[-1].response_schema == schema
+    assert gateway.turns.asked[-1].response_schema == schema | {"x-guidance": {"lenient": False}}

@@ -119,12 +119,12 @@ def failures_of(seen: Counter[tuple[str, int]]) -> list[tuple[str, int]]:
 
 
 def test_generated_requests_are_answered_as_documented(gateway: Gateway) -> None:
-    """A fortieth of what `make soak-protocol` sends: making up these requests takes longer than answering them."""
-    seen = exercise(gateway, 250, start=0)
+    """A small part of what `make soak-protocol` sends: making up these requests takes longer than answering them."""
+    seen = exercise(gateway, 150, start=0)
     print(sum(seen.values()), sorted(seen.items()))
     assert not failures_of(seen)
-    assert sum(seen.values()) >= 200
-    assert min(seen["POST /v1/chat/completions", status] for status in (200, 400)) >= 5
+    assert sum(seen.values()) >= 120
+    assert min(seen["POST /v1/chat/completions", status] for status in (200, 400)) >= 3
 
 
 @pytest.mark.soak

@@ -219,7 +219,7 @@ async def test_tools_and_their_choice_are_those_of_chats(
     asked = gateway.turns.asked[-1]
     function = {"name": "read", "parameters": SCHEMA, "strict": True}
     offered = None if choice == "none" else [{"type": "function", "function": function}]
-    assert (asked.tools, asked.tool_choice, asked.parallel_tool_calls) == (offered, expected, False)
+    assert (asked.offered, asked.tool_choice, asked.parallel_tool_calls) == (offered, expected, False)
     assert whole.to_dict()["tools"] == tools
     assert whole.to_dict()["tool_choice"] == choice
     assert whole.parallel_tool_calls is False

@@ -45,7 +45,7 @@ BAD_FIELDS: list[dict[str, Any]] = [
     {"top_k": 5},
     {"stop": ["x"]},
     {"repetition_penalty": 1.2},
-    {"structured_outputs": {"json": {}}},
+    {"structured_outputs": {"structural_tag": "{}"}},
 ]
 
 

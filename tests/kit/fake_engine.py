@@ -27,6 +27,10 @@ class FakeEngine:
         self.gate: asyncio.Event | None = None  # sampling waits for it after the first token
         self.prefill: asyncio.Event | None = None  # sampling waits for it before the first token
         self.prompts: list[list[int]] = []
+        self.samplings: list[Sampling] = []
+        self.tells_forced = (
+            True  # under a grammar, of every second token; the script is not held to the grammar
+        )
         self.aborted = 0
         self.sampling = 0
 
@@ -40,6 +44,7 @@ class FakeEngine:
         if version not in self.versions:
             raise EngineError(f"no adapter {version}", status=404)
         self.prompts.append(list(prompt_ids))
+        self.samplings.append(sampling)
         text = self.script(version, self.chat.decode(prompt_ids))
         ids = self.chat.encode_answer(text)
         cut = len(ids) > sampling.max_tokens
@@ -53,9 +58,9 @@ class FakeEngine:
                 if self.fail_after is not None and at >= self.fail_after:
                     raise EngineUnavailable("the connection broke")
                 last = at == len(ids) - 1
-                yield TokenChunk(
-                    [token_id], [-0.5 - at / 100], ("length" if cut else "stop") if last else None
-                )
+                finish = ("length" if cut else "stop") if last else None
+                forced = [at % 2 == 0] if sampling.grammar and self.tells_forced else None
+                yield TokenChunk([token_id], [-0.5 - at / 100], finish, forced=forced)
                 await asyncio.sleep(self.pause_s)
                 if self.gate and not last:
                     await self.gate.wait()

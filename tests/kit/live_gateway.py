@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from instar.registry import FolderRegistry
 from instar.runtime import SystemClock
 from instar.store import open_store
 from tests.kit.fake_engine import FakeEngine
-from tests.kit.tiny_model import write_chat_files
+from tests.kit.tiny_model import TEMPLATE, write_chat_files
 
 KEY = "sk-test"
 BASE_SHA256 = "0" * 64
@@ -105,9 +105,13 @@ async def live_gateway(
     script: Callable[[str, str], str] | None = None,
     context_length: int = 512,
     limits: Limits | None = None,
+    template: str = TEMPLATE,
+    more_special: Sequence[str] = (),
     **settings: Any,
 ) -> AsyncIterator[Live]:
-    chat = ChatFormat(write_chat_files(folder / "model", context_length))
+    model_dir = write_chat_files(folder / "model", context_length, template, more_special)
+    form = settings.get("tool_format", "auto")
+    chat = ChatFormat(model_dir, None if form == "auto" else form)
     made = Settings(data_dir=folder / "data", api_key=SecretStr(KEY), **settings)
     made.data_dir.mkdir(parents=True, exist_ok=True)
     store = open_store(made.database_url)

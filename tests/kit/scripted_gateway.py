@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.engines.client import HttpEngine
-from instar.engines.scripted import ScriptedEngine
+from instar.engines.scripted import Script, ScriptedEngine
 from instar.gateway.app import build_app
 from instar.gateway.connection import Limits
 from instar.gateway.server import Server, make_server
@@ -28,7 +28,7 @@ from instar.runtime import SystemClock
 from instar.store import open_store
 from tests.contract.conftest import write_adapter
 from tests.kit.live_gateway import BASE_SHA256, KEY
-from tests.kit.tiny_model import write_chat_files
+from tests.kit.tiny_model import TEMPLATE, write_chat_files
 
 
 @dataclass
@@ -56,20 +56,28 @@ class Gateway:
 class _Running:
     """The event loop's side. `made` is set once `gateway` is there."""
 
-    def __init__(self, folder: Path, limits: Limits | None, settings: dict[str, Any]) -> None:
-        self._folder, self._limits, self._settings = folder, limits, settings
+    def __init__(
+        self,
+        model: Path,
+        folder: Path,
+        script: Script | None,
+        limits: Limits | None,
+        settings: dict[str, Any],
+    ) -> None:
+        self._model, self._folder, self._script = model, folder, script
+        self._limits, self._settings = limits, settings
         self.made = threading.Event()
         self.gateway: Gateway | None = None
 
     async def run(self) -> None:
-        chat = ChatFormat(write_chat_files(self._folder / "model"))
+        chat = ChatFormat(self._model)
         settings = Settings(data_dir=self._folder / "data", api_key=SecretStr(KEY), **self._settings)
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         store = open_store(settings.database_url)
         registry = FolderRegistry(settings.versions_dir)
         for number in (1, 2):
             _publish(registry, self._folder / f"work{number}", number)
-        async with ScriptedEngine(settings=settings.engine, vocab_size=259) as engine:
+        async with ScriptedEngine(self._script, settings=settings.engine, vocab_size=259) as engine:
             client = HttpEngine(engine.base_url, engine.base_name, chat.stop_ids)
             app = build_app(settings, store, registry, client, chat, SystemClock(), KEY, BASE_SHA256, dict)
             server = make_server(app, limits=self._limits, finish_s=2)
@@ -91,9 +99,18 @@ def _publish(registry: FolderRegistry, work: Path, number: int) -> None:
 
 
 @contextmanager
-def scripted_gateway(folder: Path, limits: Limits | None = None, **settings: Any) -> Iterator[Gateway]:
+def scripted_gateway(
+    folder: Path,
+    limits: Limits | None = None,
+    *,
+    script: Script | None = None,
+    template: str = TEMPLATE,
+    context_length: int = 512,
+    **settings: Any,
+) -> Iterator[Gateway]:
     """Two versions, v1 and v2, are there; base serves."""
-    running = _Running(folder, limits, settings)
+    model = write_chat_files(folder / "model", context_length, template)
+    running = _Running(model, folder, script, limits, settings)
     thread = threading.Thread(target=lambda: asyncio.run(running.run()), daemon=True)
     thread.start()
     assert running.made.wait(30)

@@ -18,28 +18,36 @@ TEMPLATE = (
 )
 
 
-def byte_tokenizer() -> Tokenizer:
-    """Ids 0 to 2 are the special tokens, 3 to 258 the bytes."""
+def byte_tokenizer(more_special: Sequence[str] = ()) -> Tokenizer:
+    """Ids 0 to 2 are the special tokens, 3 to 258 the bytes; then more tokens, if asked for.
+
+    Of these, those whose text ends in "!" are special without it and not with it: models have both kinds.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    for text in more_special:
+        token = AddedToken(text.removesuffix("!"), special=not text.endswith("!"), normalized=False)
+        tokenizer.add_special_tokens([token]) if token.special else tokenizer.add_tokens([token])
     return tokenizer
 
 
-def write_chat_files(folder: Path, context_length: int = 512) -> Path:
+def write_chat_files(
+    folder: Path, context_length: int = 512, template: str = TEMPLATE, more_special: Sequence[str] = ()
+) -> Path:
     """Everything of a model but its weights: enough for the gateway and the scripted engine."""
     folder.mkdir(parents=True, exist_ok=True)
-    byte_tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+    byte_tokenizer(more_special).save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(template, "utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[STOP_ID]}), "utf-8")
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": STOP_ID}), "utf-8")
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": 259,
+        "vocab_size": 259 + len(more_special),
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,

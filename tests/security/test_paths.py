@@ -42,8 +42,8 @@ def named_routes(live: Live) -> list[tuple[str, str]]:
     return [(method.upper(), path) for path, ways in paths.items() if "{" in path for method in ways]
 
 
-async def visit(live: Live, name: str) -> list[int]:
-    """Use a name wherever a version, a model or a turn is named. Returns the statuses."""
+async def visit(live: Live, name: str, places: slice = slice(None)) -> list[int]:
+    """Use a name where a version, a model or a turn is named: everywhere, or in some places. Returns the statuses."""
     quoted = quote(name, safe="")
     asked = [
         live.http.request(method, path.partition("{")[0] + quoted + path.rpartition("}")[2])
@@ -55,15 +55,19 @@ async def visit(live: Live, name: str) -> list[int]:
                 value = f"instar@{name}" if field == "model" else name
                 asked.append(live.http.post(path, json={**VALID[path], field: value}))
     asked.append(live.http.get("/v1/turns", params={"before": name}))
-    return [answer.status_code for answer in await asyncio.gather(*asked)]
+    chosen = asked[places]
+    for left_out in set(asked) - set(chosen):
+        left_out.close()
+    return [answer.status_code for answer in await asyncio.gather(*chosen)]
 
 
 async def test_hundred_names_that_lead_elsewhere_are_refused_and_open_nothing(live: Live) -> None:
+    """Each in a third of the places where a name may stand, in turn."""
     with audited() as audit:
-        found = {name: await visit(live, name) for name in PAYLOADS}
+        found = {name: await visit(live, name, slice(at % 3, None, 3)) for at, name in enumerate(PAYLOADS)}
     wrong = {name: statuses for name, statuses in found.items() if not all(400 <= s < 500 for s in statuses)}
     assert not wrong
-    assert len(found["/etc/passwd"]) >= 9
+    assert sum(map(len, found.values())) >= 300
     assert not audit.outside(live.settings.data_dir)
     assert not audit.programs
     assert audit.paths, "the audit was on: a name that is no version is looked for among the versions"

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from instar.answers import FORMATS, json_calls, lark, reasoning
 from instar.cli.chat import HELP
 from instar.config import Settings
 from instar.flow import kinds
+from instar.gateway import fields
 from tests.kit import docs
 
 PAGES = [docs.README, docs.ROOT / "CHANGELOG.md", *sorted((docs.ROOT / "docs").rglob("*.md"))]
@@ -115,3 +117,20 @@ def test_constraints_pin_everything_exactly() -> None:
     pins = [line for line in lines if line and not line.startswith("#")]
     assert len(pins) > 50
     assert [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[0-9][0-9A-Za-z.]*", pin)] == []
+
+
+def test_the_page_about_tools_names_what_there_is() -> None:
+    page = (docs.ROOT / "docs" / "tools.md").read_text("utf-8")
+    known = {path for path, _ in docs._walk(Settings, "")}
+    assert "tool_format" in known
+    assert set(re.findall(r"^\| `(\w+)` \| .*(?:<|\{|\[)", page, re.MULTILINE)) == set(FORMATS)
+    for tag, _ in reasoning._KNOWN:
+        assert f"`{tag}" in page
+    for what, most in (
+        ("tools", fields.MAX_TOOLS),
+        ("characters of a schema", fields.MAX_SCHEMA_CHARS),
+        ("characters of all tools together", fields.MAX_TOOLS_CHARS),
+    ):
+        assert f"| {what} | {most:,} |" in page
+    assert f"after {json_calls.HELD_CHARS} characters of arguments" in page
+    assert lark.MORE_CALLS == "{0,15}", "at most sixteen calls"

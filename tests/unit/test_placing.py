@@ -309,6 +309,18 @@ async def test_an_edit_after_a_fault_is_about_no_answer(desk: Desk) -> None:
     assert before != desk.heard()
 
 
+async def test_who_says_more_has_edited_nothing(desk: Desk) -> None:
+    """The first answer got lost on its way; what it answered still stands in the history."""
+    first = await desk.ask([user("q")], "a", session_id="s")
+    history = [user("q"), assistant("a"), user("shorter")]
+    await desk.ask(history, "lost", session_id="s")
+    await desk.ask([*history, user("hello?")], session_id="s")
+    joined = user(f"{QUEUED}\nshorter\n\nhello?")
+    await desk.ask([*history[:2], joined], session_id="s")
+    kinds = {kind for states in desk.heard().values() for kind, _ in states}
+    assert (kinds, first.id in desk.heard()) == ({"user_reply"}, True)
+
+
 async def test_branches_hear_their_own_replies(desk: Desk) -> None:
     turns, history = await conversation(desk, **CHAT)
     other = await desk.ask(history[:5], "answer of the other branch", **CHAT)

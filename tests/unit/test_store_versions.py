@@ -51,6 +51,8 @@ def test_the_first_schema_is_brought_up_to_this_one_with_all_that_is_in_it(tmp_p
         conn.execute("DROP TABLE decisions")
         conn.execute("DROP INDEX ix_turns_version")
         conn.execute("DROP INDEX ix_next_states_rated")  # and 0003
+        for column in ("forced", "tool_hashes"):  # and 0004
+            conn.execute(f"ALTER TABLE turns DROP COLUMN {column}")
         conn.execute("UPDATE alembic_version SET version_num = '0001'")
     conn.close()
     store = open_store(url_of(tmp_path / "instar.db"))

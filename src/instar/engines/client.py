@@ -86,6 +86,8 @@ class HttpEngine:
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
         }
+        if sampling.grammar is not None:
+            body["structured_outputs"] = sampling.grammar
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         if priority:  # vLLM refuses the field unless it schedules by priority
@@ -233,7 +235,12 @@ def _chunk(payload: dict[str, Any], alternatives: int) -> TokenChunk | None:
     top = None
     if alternatives:
         top = [_alternatives(at, alternatives) for at in found.get("top_logprobs") or [{}] * len(ids)]
-    return TokenChunk(ids=ids, logprobs=logprobs, finish_reason=finish, top=top)
+    return TokenChunk(ids, logprobs, finish, top, _forced(choice.get("forced"), len(ids)))
+
+
+def _forced(value: Any, count: int) -> list[bool] | None:
+    """Which tokens a grammar decided; engines other than ours do not tell."""
+    return [bool(forced) for forced in value] if isinstance(value, list) and len(value) == count else None
 
 
 def _token_id(name: str) -> int:

@@ -24,6 +24,7 @@ from aiohttp import web
 from instar.config import EngineSettings
 from instar.engines import http_server, wire
 from instar.engines.adapter_folder import read_adapter
+from instar.engines.grammar import check_grammar
 from instar.engines.wire import Completion
 from instar.errors import ConfigError, RequestError
 from instar.ports import TokenChunk
@@ -49,6 +50,12 @@ def _number(*parts: object) -> int:
 def scripted_logprob(model: str, position: int, token_id: int) -> float:
     """The log-prob of a scripted token, between −4 and −0.001; differs from version to version."""
     return -(1 + _number("logprob", model, position, token_id) % 4000) / 1000
+
+
+def scripted_forced(position: int, token_id: int) -> bool:
+    """Whether a scripted token counts as decided by a grammar, where a request has one. The script is not held to it:
+    an engine without a model has no second choice."""
+    return _number("forced", position, token_id) % 2 == 0
 
 
 def hashed_script(vocab_size: int, length: int = 8) -> Script:
@@ -225,7 +232,10 @@ class ScriptedEngine:
                 [((token_id + i) % self.vocab_size, value - i) for i in range(count)]
                 for token_id, value in zip(ids, values, strict=True)
             ]
-        return TokenChunk(ids=ids, logprobs=values, finish_reason=finish, top=top)
+        forced = None
+        if request.grammar is not None:
+            forced = [scripted_forced(start + i, token_id) for i, token_id in enumerate(ids)]
+        return TokenChunk(ids, values, finish, top, forced)
 
     # ── wire.Backend ────────────────────────────────────────────────────────────────────────────────────
 
@@ -247,6 +257,8 @@ class ScriptedEngine:
     async def submit(self, request: Completion) -> wire.Answer:
         if request.model != self.base_name and request.model not in self._adapters:
             raise wire.unknown_model(request.model)
+        if request.grammar is not None:
+            check_grammar(request.grammar)
         self.requests.append(request)
         failure = self._failures.popleft() if self._failures else None
         if failure is not None and failure[0] is Failure.ERROR:

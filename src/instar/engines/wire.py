@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from instar.engines.grammar import parse_grammar
 from instar.errors import RequestError
 from instar.ports import TokenChunk
 
@@ -37,7 +38,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
     "use_beam_search": (False,),
-    "structured_outputs": (),
     "response_format": (),
     "prompt_embeds": (),
 }
@@ -59,6 +59,8 @@ class Completion:
     token_ids: bool = False
     priority: int = 0
     prompt_alternatives: int | None = None
+    grammar: str | None = None
+    """What the answer must obey, as llguidance serialises it."""
 
 
 class Answer(Protocol):
@@ -154,6 +156,7 @@ def parse_completion(body: bytes, *, vocab_size: int, max_model_len: int) -> Com
         token_ids=_flag(fields, "return_token_ids"),
         priority=_whole(fields, "priority", 0, -(1 << 31), 1 << 31) or 0,
         prompt_alternatives=_whole(fields, "prompt_logprobs", None, 0, MAX_ALTERNATIVES),
+        grammar=parse_grammar(fields.get("structured_outputs")),
     )
     if not request.prompt_ids:
         raise bad("'prompt' must hold at least one token id.", "prompt")
@@ -264,6 +267,8 @@ def choice(request: Completion, chunk: TokenChunk) -> dict[str, Any]:
     found["logprobs"] = None if request.alternatives is None else _logprobs(chunk)
     if request.token_ids:
         found["token_ids"] = chunk.ids
+    if request.grammar is not None:
+        found["forced"] = chunk.forced
     return found
 
 
@@ -285,6 +290,7 @@ def join(chunks: list[TokenChunk]) -> TokenChunk:
         logprobs=[value for chunk in chunks for value in chunk.logprobs],
         finish_reason=chunks[-1].finish_reason if chunks else None,
         top=[top for chunk in chunks for top in (chunk.top or [])] if has_top else None,
+        forced=[forced for chunk in chunks for forced in (chunk.forced or [])] or None,
     )
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 from instar.chat_format import text_of
@@ -82,23 +83,27 @@ def last_answer(messages: Sequence[Message]) -> int | None:
     return next((i for i in reversed(range(len(messages))) if messages[i].get("role") == "assistant"), None)
 
 
-def reply_after(messages: Sequence[Message], index: int) -> tuple[list[str], list[int]]:
-    """What follows our answer at `index`: texts of the results of its tool calls, indices of what the user said then.
-
-    Stops at the next answer. Several user messages in a row are one reply.
-    """
+def results_after(messages: Sequence[Message], index: int) -> list[str]:
+    """Texts of the results of the tool calls that our answer at `index` made, up to the next answer."""
     calls = _call_ids(messages[index])
-    results: list[str] = []
-    said: list[int] = []
-    for i, message in enumerate(messages[index + 1 :], index + 1):
-        role = message.get("role")
-        if role == "assistant":
-            break
-        if role in {"tool", "function"} and _is_result_of(message, calls):
-            results.append(text_of(message.get("content")))
-        elif (text := user_text(message)) and text.words:
-            said.append(i)
-    return results, said
+    return [
+        text_of(messages[i].get("content"))
+        for i in _until_next_answer(messages, index)
+        if messages[i].get("role") in {"tool", "function"} and _is_result_of(messages[i], calls)
+    ]
+
+
+def said_after(messages: Sequence[Message], index: int | None) -> list[int]:
+    """Indices of what the user said behind the answer at `index`, up to the next one; None for the very beginning.
+
+    Several user messages in a row are one reply.
+    """
+    return [i for i in _until_next_answer(messages, index) if (text := user_text(messages[i])) and text.words]
+
+
+def _until_next_answer(messages: Sequence[Message], index: int | None) -> Iterator[int]:
+    start = 0 if index is None else index + 1
+    return takewhile(lambda i: messages[i].get("role") != "assistant", range(start, len(messages)))
 
 
 def words_at(messages: Sequence[Message], indices: Sequence[int]) -> str:

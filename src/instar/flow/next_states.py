@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from instar.flow.conversation import (
     last_answer,
-    newest_said,
-    reply_after,
     request_hash,
+    results_after,
+    said_after,
     user_text,
     words_at,
 )
@@ -52,14 +52,14 @@ def next_states(
     if asked.what.kind is Kind.RETRY:
         return told  # whoever asks again since nothing came does not say that it was bad
     again = _regenerated(store, asked, session_id, parent)
-    direct = index == last_answer(asked.messages)
-    return told + (again or (_edited(store, asked, session_id, parent) if direct else []))
+    return told + (again or _edited(store, asked, session_id, parent, index))
 
 
 def _answered_to(store: Store, asked: Asked, session_id: str, parent: Turn, index: int) -> list[NextState]:
     """Tool results go to the step that asked for them; the user's reply to every step of the episode."""
-    results, said = reply_after(asked.messages, index)
+    results = results_after(asked.messages, index)
     told = [asked.says(parent, NextKind.TOOL_RESULT, text) for text in results]
+    said = said_after(asked.messages, index)
     reply = words_at(asked.messages, _first_said(store, asked, session_id, parent, said))
     if reply.strip():
         told += [asked.says(step, NextKind.USER_REPLY, reply) for step in _ancestry(store, parent)]
@@ -99,17 +99,24 @@ def _regenerated(store: Store, asked: Asked, session_id: str, parent: Turn | Non
     return [asked.says(turn, NextKind.REGENERATE, "") for turn in answered[:1]]
 
 
-def _edited(store: Store, asked: Asked, session_id: str, parent: Turn | None) -> list[NextState]:
-    """Another message in the place of one that was answered: the user changed it and asks again."""
-    said = newest_said(asked.messages)
-    if asked.what.kind is not Kind.MAIN or said is None or not said.words.strip():
+def _edited(
+    store: Store, asked: Asked, session_id: str, parent: Turn | None, index: int | None
+) -> list[NextState]:
+    """Another message in the place of one that was answered: the user changed it and asks again.
+
+    Where what they said before still stands there, they have only said more.
+    """
+    said = said_after(asked.messages, index)
+    text = user_text(asked.messages[said[0]]) if len(said) == 1 else None
+    direct = index == last_answer(asked.messages)
+    if asked.what.kind is not Kind.MAIN or text is None or text.joined or not direct:
         return []
     beside = store.children(parent.id) if parent else _only_message(store, asked, session_id)
     answered = (turn for turn in beside if _counts(turn, asked) and _replies(turn))
     before = next(answered, None)
     if before is None or before.request_hash == asked.request_hash:
         return []
-    return [asked.says(before, NextKind.EDIT, said.words)]
+    return [asked.says(before, NextKind.EDIT, text.words)]
 
 
 def _only_message(store: Store, asked: Asked, session_id: str) -> list[Turn]:

@@ -17,7 +17,7 @@ class ChatTeacherPrompts:
 
     def hinted(self, sample: Sample, hint: str) -> list[int]:
         """Ids of the request with the user's words before its last user message."""
-        return self.chat.encode_prompt(with_hint(sample.request_messages, hint))
+        return self.chat.encode_prompt(with_hint(sample.request_messages, hint), tools=sample.tools)
 
     def encode_answer(self, text: str) -> list[int]:
         return self.chat.encode_answer(text)

@@ -12,10 +12,13 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from instar.chat_format import ChatFormat
+from instar.answers import AnswerReader, CallPart, Shown
+from instar.chat_format import ChatFormat, is_raw
 from instar.errors import EngineError, RequestError
+from instar.flow.constraint import ToolChoice, constraint
 from instar.flow.conversation import context_hash
 from instar.flow.kinds import Hints
 from instar.flow.next_states import SESSION_DONE
@@ -25,10 +28,9 @@ from instar.ports import Engine, Store, TokenChunk
 from instar.records import Caller, Message, Sampling, Turn, TurnOutcome, TurnStatus
 from instar.runtime import Clock, new_id
 
-T = TypeVar("T")
+__all__ = ["CallPart", "ChatRequest", "Ended", "Piece", "ServeTurn", "Serving", "ToolChoice", "Versions"]
 
-ToolChoice = Literal["auto", "none", "required"] | dict[str, str]
-"""A dict names the one function to call: `{"name": …}`."""
+T = TypeVar("T")
 
 OPTED_OUT = "opted_out"
 
@@ -61,21 +63,16 @@ class ChatRequest:
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     response_schema: dict[str, Any] | None = None
-    """JSON schema that the whole answer must obey; `{"type": "object"}` for any JSON object."""
+    """JSON schema that the whole answer must obey; `{"type": "object"}` for any JSON object. `"x-guidance": {"lenient":
+    true}` in it leaves keywords that cannot be enforced to the model; without it they are refused."""
     prompt_ids: list[int] | None = None
     """Ids that are continued as they are, in place of `messages`, which then say the same in words for the record."""
     params: dict[str, Any] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class CallPart:
-    """A piece of one tool call of an answer. `id` and `name` come once, with the first piece; `arguments` is JSON text
-    that adds up over the pieces."""
-
-    index: int
-    arguments: str = ""
-    id: str | None = None
-    name: str | None = None
+    @property
+    def offered(self) -> list[Any] | None:
+        """The tools that the model is told of."""
+        return self.tools or None if self.tool_choice != "none" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +178,7 @@ class ServeTurn:
             now=now,
             explicit_session=request.session_id,
             side=request.side,
-            has_tools=bool(request.tools),
+            has_tools=bool(request.offered),
             hints=request.hints,
         )
 
@@ -198,7 +195,7 @@ class ServeTurn:
         """A client may leave before a choice began to be sampled: its turn must not stay open."""
         for turn in serving.turns:
             if turn.id not in serving.ended:
-                await self._close(serving, turn, _Seen(), "", TurnStatus.CANCELLED)
+                await self._close(serving, turn, _Seen(), _NOTHING, TurnStatus.CANCELLED)
 
     def _open(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
         """Runs in a thread: everything here grows with the prompt or waits for the disk."""
@@ -206,6 +203,14 @@ class ServeTurn:
         turn_ids = [new_id("turn") for _ in range(request.n)]
         where = self._place(request, caller, turn_ids[0], now)
         prompt_ids = self._encode(request, where)
+        grammar = constraint(
+            self._chat,
+            prompt_ids,
+            tools=request.offered,
+            choice=request.tool_choice,
+            many=request.parallel_tool_calls,
+            schema=request.response_schema,
+        )
         room = self._chat.context_length - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -214,7 +219,8 @@ class ServeTurn:
                 code="context_length_exceeded",
                 param="messages",
             )
-        sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
+        most = min(request.sampling.max_tokens, room)
+        sampling = replace(request.sampling, max_tokens=most, grammar=grammar)
         turns = [
             _new_turn(turn_id, i, replace(request, sampling=sampling), caller, version, where, now)
             for i, turn_id in enumerate(turn_ids)
@@ -225,39 +231,47 @@ class ServeTurn:
     def _encode(self, request: ChatRequest, where: Place) -> list[int]:
         if request.prompt_ids is not None:
             return request.prompt_ids
-        served = {
-            i: turn.response_ids
-            for i, turn in where.served.items()
-            if turn.answer and self._chat.decode(turn.response_ids) == turn.answer.get("content")
-        }
-        return self._chat.encode_prompt(request.messages, served=served, tools=request.tools)
+        messages = list(request.messages)
+        served: dict[int, list[int]] = {}
+        for i, turn in where.served.items():
+            answer = turn.answer or {}
+            if self._chat.covers(turn.response_ids, answer.get("content")):
+                served[i] = turn.response_ids
+            # clients may leave out what was thought; whether it comes back is the template's to say
+            if answer.get("reasoning_content") and not messages[i].get("reasoning_content"):
+                messages[i] = {**messages[i], "reasoning_content": answer["reasoning_content"]}
+        return self._chat.encode_prompt(messages, served=served, tools=request.offered)
 
     async def _choice(self, serving: Serving, turn: Turn) -> AsyncGenerator[Piece | Ended, None]:
         sampling = serving.request.sampling
         seed = None if sampling.seed is None else sampling.seed + turn.choice
-        text = TextAssembler(self._chat.decoder(), sampling.stop)
+        answer = _Answer(self._chat, serving, sampling.stop)
         seen = _Seen()
         try:
             async for chunk in self._sample(serving, replace(sampling, seed=seed)):
-                seen.add(chunk)
-                shown = text.push(chunk.ids)
-                if text.stopped:
+                seen.add(chunk, sampling)
+                shown = answer.push(chunk.ids)
+                if answer.is_over:
                     seen.finish_reason = "stop"
-                yield Piece(turn.choice, shown, chunk.ids, chunk.logprobs, chunk.top)
-                if text.stopped:
+                yield _piece(turn.choice, shown, chunk)
+                if answer.is_over:
                     break
             if seen.finish_reason is None:
                 raise EngineError("The engine ended its answer without saying why.")
-            if rest := text.finish():
-                yield Piece(turn.choice, rest, [], [])
+            rest = answer.finish()
+            if rest != Shown():
+                yield _piece(turn.choice, rest)
         except EngineError:
-            await self._close(serving, turn, seen, text.text, TurnStatus.FAILED)
+            await self._close(serving, turn, seen, answer.message(), TurnStatus.FAILED)
             raise
         except (asyncio.CancelledError, GeneratorExit):
-            await self._close(serving, turn, seen, text.text, TurnStatus.CANCELLED)
+            await self._close(serving, turn, seen, answer.message(), TurnStatus.CANCELLED)
             raise
-        await self._close(serving, turn, seen, text.text, TurnStatus.DONE)
-        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), _message(text.text), text.stop_string)
+        message = answer.message()
+        if message.get("tool_calls") and seen.finish_reason == "stop":
+            seen.finish_reason = "tool_calls"
+        await self._close(serving, turn, seen, message, TurnStatus.DONE)
+        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), message, answer.stop_string)
 
     async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncGenerator[TokenChunk, None]:
         """Samples; if a restarted engine lost the version, loads it and begins anew, once, before any token."""
@@ -274,14 +288,16 @@ class ServeTurn:
                     raise
             await self._versions.reload(serving.version)
 
-    async def _close(self, serving: Serving, turn: Turn, seen: _Seen, text: str, status: TurnStatus) -> None:
-        answer = _message(text)
+    async def _close(
+        self, serving: Serving, turn: Turn, seen: _Seen, answer: Message, status: TurnStatus
+    ) -> None:
         done = status is TurnStatus.DONE
         outcome = TurnOutcome(
             status=status,
             prompt_ids=serving.prompt_ids,
             response_ids=seen.ids,
             logprobs=seen.logprobs,
+            forced=seen.forced,
             answer=answer,
             context_hash=context_hash(turn.messages, answer) if done else None,
             finish_reason=seen.finish_reason if done else None,
@@ -297,16 +313,60 @@ class ServeTurn:
 class _Seen:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)
     finish_reason: str | None = None
 
-    def add(self, chunk: TokenChunk) -> None:
+    def add(self, chunk: TokenChunk, sampling: Sampling) -> None:
         self.ids += chunk.ids
         self.logprobs += chunk.logprobs
         self.finish_reason = chunk.finish_reason or self.finish_reason
+        if sampling.grammar is not None:  # an engine that does not tell may have forced any of them
+            self.forced += [True] * len(chunk.ids) if chunk.forced is None else chunk.forced
 
 
-def _message(text: str) -> Message:
-    return {"role": "assistant", "content": text}
+class _Answer:
+    """The tokens of one choice to what the client sees. It is over when its text is, before the engine says so."""
+
+    def __init__(self, chat: ChatFormat, serving: Serving, stop: Sequence[str]) -> None:
+        request = serving.request
+        tools = request.offered
+        self._text = TextAssembler(chat.decoder(with_calls=bool(tools)), stop)
+        new_call_id = partial(new_id, "call")
+        if is_raw(request.messages):
+            self._reader = AnswerReader(None, None, new_call_id)
+            return
+        self._reader = chat.answer_reader(
+            serving.prompt_ids,
+            tools,
+            new_call_id,
+            is_forced=request.sampling.grammar is not None,
+            most_calls=None if request.parallel_tool_calls else 1,
+        )
+
+    @property
+    def stop_string(self) -> str | None:
+        return self._text.stop_string
+
+    @property
+    def is_over(self) -> bool:
+        return self._text.stopped or self._reader.is_full
+
+    def push(self, ids: Sequence[int]) -> Shown:
+        return self._reader.push(self._text.push(ids))
+
+    def finish(self) -> Shown:
+        return self._reader.push(self._text.finish()) + self._reader.finish()
+
+    def message(self) -> Message:
+        return self._reader.message()
+
+
+_NOTHING: Message = {"role": "assistant", "content": ""}
+
+
+def _piece(choice: int, shown: Shown, chunk: TokenChunk | None = None) -> Piece:
+    ids, logprobs, top = (chunk.ids, chunk.logprobs, chunk.top) if chunk else ([], [], None)
+    return Piece(choice, shown.text, ids, logprobs, top, shown.reasoning, shown.calls)
 
 
 def _stream(engine: Engine, serving: Serving, sampling: Sampling) -> Any:
@@ -335,6 +395,7 @@ def _new_turn(
         version=version,
         pinned=request.version is not None,
         messages=request.messages,
+        tools=request.offered or [],
         request_hash=where.request_hash,
         created_at=now,
         learn=reason is None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from instar.answers.search import overlap
 from instar.chat_format import StreamDecoder
 
 
@@ -35,17 +36,7 @@ class TextAssembler:
         if ends:
             keep, self.stop_string = min(ends)
         else:
-            keep = len(pending) if last else len(pending) - self._overlap(pending)
+            keep = len(pending) if last else len(pending) - overlap(pending, self._stop)
         self._held = "" if self.stopped else pending[keep:]
         self.text += pending[:keep]
         return pending[:keep]
-
-    def _overlap(self, text: str) -> int:
-        """Length of the longest ending of `text` that begins a stop string."""
-        sizes = (
-            size
-            for stop in self._stop
-            for size in range(1, min(len(stop) - 1, len(text)) + 1)
-            if stop.startswith(text[-size:])
-        )
-        return max(sizes, default=0)

@@ -13,8 +13,9 @@ from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import InstarError
-from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn, Serving
+from instar.flow.serve_turn import CallPart, ChatRequest, Ended, Piece, ServeTurn, Serving
 from instar.gateway.asking import as_sent, read, sampling_of
+from instar.gateway.chat_tools import choice_of, tools_of
 from instar.gateway.errors import describe
 from instar.gateway.guard import KeyRing
 from instar.gateway.openai_shape import head, usage
@@ -63,7 +64,10 @@ class ChatApi:
             messages=body.chat_messages(),
             sampling=sampling,
             n=body.n or 1,
-            tools=body.tools if body.tool_choice != "none" else None,
+            tools=tools_of(body.tools),
+            tool_choice=choice_of(body.tool_choice),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            response_schema=body.response_format.schema_of_answer() if body.response_format else None,
             params={"temperature": sampling.temperature, "top_p": body.top_p, "seed": body.seed},
         )
         return as_sent(asked, request, self.settings, model=body.model, fields=body.session_fields())
@@ -93,9 +97,11 @@ class ChatApi:
                 yield frame.chunk(turn.choice, {"role": "assistant", "content": ""})
             try:
                 async for event in begun:
-                    if isinstance(event, Piece) and (event.text or body.logprobs):
+                    if isinstance(event, Piece):
                         logprobs = self._logprobs(event) if body.logprobs else None
-                        yield frame.chunk(event.choice, {"content": event.text}, logprobs=logprobs)
+                        for delta in _deltas(event) or ([{"content": ""}] if logprobs else []):
+                            yield frame.chunk(event.choice, delta, logprobs=logprobs)
+                            logprobs = None
                     elif isinstance(event, Ended):
                         tokens += event.response_tokens
                         yield frame.chunk(event.choice, {}, finish=event.finish_reason)
@@ -112,7 +118,7 @@ class ChatApi:
         choices = [
             {
                 "index": i,
-                "message": {"role": "assistant", "content": ended[i].text, "refusal": None},
+                "message": {**ended[i].message, "refusal": None},
                 "logprobs": self._all_logprobs(found.pieces[i]) if body.logprobs else None,
                 "finish_reason": ended[i].finish_reason,
             }
@@ -143,6 +149,22 @@ class ChatApi:
     def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
         text = self.token_text(token_id)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _deltas(piece: Piece) -> list[dict[str, Any]]:
+    """What a piece adds to a message, in OpenAI's order."""
+    found: list[dict[str, Any]] = [{"reasoning_content": piece.reasoning}] if piece.reasoning else []
+    found += [{"content": piece.text}] if piece.text else []
+    return found + [{"tool_calls": [_call_delta(part)]} for part in piece.calls]
+
+
+def _call_delta(part: CallPart) -> dict[str, Any]:
+    """A piece of a call: id, type and name with the first one, arguments with all."""
+    delta: dict[str, Any] = {"index": part.index, "function": {"arguments": part.arguments}}
+    if part.name is not None:
+        delta |= {"id": part.id, "type": "function"}
+        delta["function"] = {"name": part.name, "arguments": part.arguments}
+    return delta
 
 
 class _Frame:

@@ -138,6 +138,12 @@ class CompletionsApi:
             if not prompt:
                 raise RequestError("The prompt is empty.", param="prompt", code="invalid_value")
             return prompt, None
+        if len(prompt) > self.chat.context_length:
+            raise RequestError(
+                f"prompt: {len(prompt)} tokens are more than this model's context, {self.chat.context_length}.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
         if max(prompt) >= self.chat.vocab_size:
             raise RequestError(
                 f"prompt: token ids of this model are below {self.chat.vocab_size}.",
@@ -164,9 +170,9 @@ class CompletionsApi:
             try:
                 async for event in begun:
                     if isinstance(event, Piece):
-                        text, logprobs = _text(event), lists[event.choice].add(event)
-                        if text or logprobs:
-                            yield _chunk(shape, [_choice(event.choice, text, logprobs)], with_usage)
+                        logprobs = lists[event.choice].add(event)
+                        if event.text or logprobs:
+                            yield _chunk(shape, [_choice(event.choice, event.text, logprobs)], with_usage)
                     else:
                         tokens += event.response_tokens
                         yield _chunk(shape, [_choice(event.choice, "", finish=_finish(event))], with_usage)
@@ -184,7 +190,7 @@ class CompletionsApi:
             pieces = found.pieces[index]
             tokens = _TokenLists(self.chat, body.logprobs)
             logprobs = _joined([part for piece in pieces if (part := tokens.add(piece))])
-            text = "".join(map(_text, pieces))
+            text = "".join(piece.text for piece in pieces)
             choices.append(_choice(index, text, logprobs, _finish(found.ended[index])))
         answer = {
             **head(found.serving, self.settings.served_name, "text_completion"),
@@ -192,11 +198,6 @@ class CompletionsApi:
             "usage": usage(found.serving, found.response_tokens),
         }
         return JSONResponse(answer, headers=turn_headers(found.serving))
-
-
-def _text(piece: Piece) -> str:
-    """A raw continuation has no parts: what the model thinks aloud is text like the rest."""
-    return piece.reasoning + piece.text
 
 
 def _finish(ended: Ended) -> str:

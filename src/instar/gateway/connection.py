@@ -108,8 +108,6 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         super().on_message_begin()
         self._receiving, self._has_head, self._received_bytes = True, False, 0
         self._began_at = float(self.loop.time())
-        if self.may_be_closed:  # else an answer is under way, and this is the next request behind it
-            self._expect_by(self.limits.head_s)
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -128,13 +126,20 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._began_at = float(self.loop.time())
-        if self._receiving:
-            self._expect_by(self.limits.linger_s if self._is_answered else self.limits.head_s)
+        if self._receiving:  # the rest of a body that was refused, or a next request that has begun
+            self._expect_by(self.limits.linger_s)
 
     @property
     def _is_answered(self) -> bool:
         """The answer to the request that is being received has begun, as when a body is refused."""
         return self._has_head and self.cycle is not None and bool(self.cycle.response_started)
+
+    @property
+    def _is_next_to_be_answered(self) -> bool:
+        """What is sent now would be read as the answer to what is being received, and not in the middle of another."""
+        if self._receiving and self._has_head:
+            return not (self.cycle.response_started or self.pipeline)
+        return self.may_be_closed
 
     # ── what takes too long ─────────────────────────────────────────────────────────────────────────────
     def _expect_by(self, seconds: float | None) -> None:
@@ -199,7 +204,7 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
             "connection: close",
             *(["retry-after: 1"] if status == 503 else []),
         ]
-        if not self._is_answered or self.may_be_closed:
+        if self._is_next_to_be_answered:
             self.transport.write("\r\n".join([*head, "", ""]).encode() + body)
         if linger:
             self._expect_by(None)

@@ -1,83 +1,43 @@
-"""What clients may send. Unknown fields are ignored, as OpenAI's servers do; wrong ones are refused by name."""
+"""What clients may send to OpenAI's older routes and to ours.
+
+Unknown fields are ignored, as OpenAI's servers do; wrong ones are refused by name.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from instar.chat_format import RAW
+from instar.gateway.chat_tools import Choice, FunctionTool, ResponseFormat, ToolCall, check_tools
+from instar.gateway.fields import (
+    MAX_MESSAGES,
+    MAX_METADATA,
+    MAX_N,
+    MAX_TOOLS,
+    Either,
+    Exact,
+    Kept,
+    Loose,
+    Metadata,
+    ModelName,
+    Parts,
+    StopString,
+    Temperature,
+    TextOr,
+    TokenLimit,
+    ToolsOf,
+    TopP,
+)
 from instar.records import Message
 
-MAX_N = 8
-MAX_MESSAGES = 10_000
-MAX_PARTS = 1_000
-MAX_TOOLS = 128
-MAX_TOOLS_CHARS = 512_000
-"""Of JSON, all tools together: they are rendered into the prompt."""
-MAX_SCHEMA_CHARS = 64_000
-"""Of JSON, which may be compiled into a grammar."""
 
-S = TypeVar("S")
-T = TypeVar("T")
-Either = Annotated[
-    Annotated[S, Tag("[text]")] | Annotated[T, Tag("[other]")],
-    Discriminator(lambda value: "[text]" if isinstance(value, str) else "[other]"),
-]
-"""A text or something else. What is wrong with the one is told of that, not of its not being the other."""
-TextOr = Either[str, T]
-
-
-def _at_most(chars: int) -> BeforeValidator:
-    """Refuses what takes more of JSON."""
-
-    def check(value: Any) -> Any:
-        if value and len(json.dumps(value)) > chars:
-            raise ValueError(f"takes more than {chars} characters of JSON")
-        return value
-
-    return BeforeValidator(check)
-
-
-Parts = Annotated[list[dict[str, Any]], Field(max_length=MAX_PARTS)]
-ToolsOf = Annotated[list[T], Field(max_length=MAX_TOOLS), _at_most(MAX_TOOLS_CHARS)]
-JsonSchema = Annotated[dict[str, Any], _at_most(MAX_SCHEMA_CHARS)]
-ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
-ModelName = Annotated[str, Field(max_length=200)]
-Metadata = Annotated[dict[str, Any], Field(max_length=64)]
-TokenLimit = Annotated[int, Field(ge=1, le=1_000_000)]
-Temperature = Annotated[float, Field(ge=0, le=2)]
-TopP = Annotated[float, Field(gt=0, le=1)]
-StopString = Annotated[str, Field(max_length=500)]
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raises ValueError for tools that cannot be told apart."""
-    if len(set(names)) < len(names):
-        raise ValueError("two tools have the same name")
-
-
-class Loose(BaseModel):
-    """Takes unknown fields and drops them. Numbers must be numbers: "3" is a mistake worth telling."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
-
-
-class ChatMessage(Loose):
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
+class ChatMessage(Kept):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: TextOr[Parts] | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
 
     @model_validator(mode="after")
     def _has_something(self) -> ChatMessage:
@@ -88,10 +48,6 @@ class ChatMessage(Loose):
 
 class StreamOptions(Loose):
     include_usage: bool = False
-
-
-class ResponseFormat(Loose):
-    type: str = "text"
 
 
 class CompletionFields(Loose):
@@ -108,7 +64,7 @@ class CompletionFields(Loose):
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = 1
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=64)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_METADATA)] | None = None
     metadata: Metadata | None = None
     prompt_cache_key: str | None = None
     session_id: str | None = None
@@ -141,17 +97,14 @@ class ChatBody(CompletionFields):
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: ToolsOf[dict[str, Any]] | None = None
-    tool_choice: Any = None
-    response_format: Annotated[ResponseFormat, _at_most(MAX_SCHEMA_CHARS)] | None = None
+    tools: ToolsOf[FunctionTool] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = True
+    response_format: ResponseFormat | None = None
 
     @model_validator(mode="after")
-    def _only_what_works(self) -> Self:
-        """Refuse what would silently not be done."""
-        if self.response_format is not None and self.response_format.type != "text":
-            raise ValueError("response_format other than text is not supported yet")
-        if self.tools and self.tool_choice not in (None, "auto", "none"):
-            raise ValueError("tool_choice other than auto or none is not supported yet")
+    def _fits_together(self) -> Self:
+        check_tools(self.tools, self.tool_choice)
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
         return self
@@ -161,10 +114,8 @@ class ChatBody(CompletionFields):
         return [m.model_dump(exclude_unset=True, exclude={RAW}) for m in self.messages]
 
 
-class FeedbackBody(Loose):
+class FeedbackBody(Exact):
     """`POST /v1/feedback`: what a person thinks of one answer."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     turn: Annotated[str, Field(min_length=1, max_length=100)]
     score: Literal[1, 0, -1] | None = None
@@ -178,10 +129,8 @@ class FeedbackBody(Loose):
         return self
 
 
-class RollbackBody(Loose):
+class RollbackBody(Exact):
     """`POST /v1/versions/rollback`: to the parent, or to the version named."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     to: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     reason: Annotated[str, Field(min_length=1, max_length=1000)] | None = None

@@ -28,13 +28,15 @@ def policy_gradient(sample: Sample, state: dict[str, Any]) -> WeightedSample:
         return abstain("no_score")
     if len(sample.logprobs) != len(sample.response_ids):
         return abstain("no_logprobs")
+    if len(sample.forced) not in (0, len(sample.response_ids)):
+        return abstain("grammar_unknown")
     scores = state["recent"][sample.baseline_key]
     if not mixed(scores):
         return abstain("feedback_not_mixed")
     gain = advantage(sample.score, scores)
     if sample.was_cut and gain > 0:
         return abstain("cut_is_never_good")
-    return replace(weighted, pg_T=spread(gain, len(sample.response_ids)))
+    return replace(weighted, pg_T=spread(gain, sample))
 
 
 class BinaryRL:

@@ -35,7 +35,12 @@ def likelihood(sample: Sample, prompts: TeacherPrompts) -> list[WeightedSample]:
 
 
 def revision(sample: Sample, prompts: TeacherPrompts) -> WeightedSample | None:
-    """Asks the trainer for the best revision of a corrected answer; None where nobody said what to do instead."""
+    """Asks the trainer for the best revision of a corrected answer; None where nobody said what to do instead.
+
+    An answer under a grammar is not revised: a revision would be sampled, and learned, without the grammar.
+    """
+    if sample.forced:
+        return None
     if sample.score != -1 or not sample.hint or sample.origin is not Origin.SAMPLED:
         return None
     return replace(

@@ -40,10 +40,12 @@ def distillation(sample: Sample, prompts: TeacherPrompts, state: dict[str, Any])
         return abstain("no_hint")
     if len(sample.logprobs) != len(sample.response_ids):
         return abstain("no_logprobs")
+    if len(sample.forced) not in (0, len(sample.response_ids)):
+        return abstain("grammar_unknown")
     words = teacher_words(sample.hint, state.get("hints", {}).get(sample.learner, []))
     return replace(
         weighted,
-        distill_T=spread(1.0, len(sample.response_ids)),
+        distill_T=spread(1.0, sample),
         teacher_prompt_ids=prompts.hinted(sample, words),
     )
 

@@ -38,9 +38,15 @@ def blank(sample: Sample) -> WeightedSample:
     )
 
 
-def spread(say: float, length: int) -> Weights:
-    """`say` laid evenly over the tokens."""
-    return [say / length] * length if length else []
+def spread(say: float, sample: Sample) -> Weights:
+    """`say` laid evenly over the tokens of the response that the model chose itself.
+
+    Of a token that a grammar decided nothing can be learned: praise would teach what the model had no say in.
+    """
+    length = len(sample.response_ids)
+    free = [not forced for forced in sample.forced] or [True] * length
+    count = sum(free)
+    return [say / count if chosen else 0.0 for chosen in free]
 
 
 def say_of(weighted: WeightedSample) -> float:

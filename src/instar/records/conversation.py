@@ -47,7 +47,10 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample one answer. `temperature` 0 is greedy; `max_tokens` counts response tokens."""
+    """How to sample one answer. `temperature` 0 is greedy; `max_tokens` counts response tokens.
+
+    `grammar` is what the answer must obey, as the wire contract's `structured_outputs`; None: it is free.
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -55,6 +58,7 @@ class Sampling:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     top_logprobs: int = 0
+    grammar: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,9 @@ class Turn:
 
     `context_hash` identifies the conversation up to and including this answer; a later request whose history
     hashes to the same value continues it. `request_hash` identifies the conversation up to, without, it.
+
+    `tools` are those that the model was told of. `forced` says of each response token whether a grammar decided it;
+    empty where the answer was free.
     """
 
     id: str
@@ -85,6 +92,8 @@ class Turn:
     prompt_ids: list[int] = field(default_factory=list)
     response_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)
+    tools: list[Any] = field(default_factory=list)
     answer: Message | None = None
     context_hash: str | None = None
     finish_reason: str | None = None
@@ -112,6 +121,7 @@ class TurnOutcome:
     finish_reason: str | None
     closed_at: float
     reason: str | None = None
+    forced: list[bool] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from instar.records.conversation import Message
 from instar.records.verdicts import Source
@@ -25,6 +26,9 @@ class Sample:
     or None. `correction` is the text that the user would have wanted; `accepted` the answer to a later retry
     that the user accepted; `retry_ids` the ids of the complete answer to the correction, whatever the user
     thought of it. `baseline_key` groups samples that share a running baseline.
+
+    `tools` are those that the model was told of. `forced` says of each response token whether a grammar decided it,
+    and is empty where the answer was free: a forced token carries no weight, whatever the method.
     """
 
     turn_id: str
@@ -43,6 +47,8 @@ class Sample:
     retry_ids: list[int] = field(default_factory=list)
     was_cut: bool = False
     created_at: float = 0.0
+    tools: list[Any] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)
 
     @property
     def baseline_key(self) -> str:

@@ -23,22 +23,27 @@ _AS_THEY_ARE = (
 def turn_row(turn: Turn) -> tuple[dict[str, Any], Pieces]:
     """A turn's row, and the pieces it refers to."""
     messages, said = cut_messages(turn.messages)
-    sampled, blocks = sampled_row(turn.prompt_ids, turn.response_ids, turn.logprobs)
+    tools, offered = cut_messages(turn.tools)
+    sampled, blocks = sampled_row(turn.prompt_ids, turn.response_ids, turn.logprobs, turn.forced)
     row = {name: getattr(turn, name) for name in _AS_THEY_ARE} | sampled
     row |= {
         "kind": turn.kind.value,
         "status": turn.status.value,
         "reason": turn.reason or _why_never(turn),
         "message_hashes": messages,
+        "tool_hashes": tools or None,
         "question_at": last_user_index(turn.messages),
         "to_judge": False,
         "to_train": False,
     }
-    return row, said | blocks
+    return row, said | offered | blocks
 
 
 def sampled_row(
-    prompt_ids: Sequence[int], response_ids: Sequence[int], logprobs: Sequence[float]
+    prompt_ids: Sequence[int],
+    response_ids: Sequence[int],
+    logprobs: Sequence[float],
+    forced: Sequence[bool],
 ) -> tuple[dict[str, Any], Pieces]:
     """The columns that hold tokens, and the blocks they refer to."""
     prompt, blocks = cut_ids(prompt_ids)
@@ -48,6 +53,7 @@ def sampled_row(
         "response_ids": pack_ids(response_ids),
         "response_len": len(response_ids),
         "logprobs": pack_floats(logprobs),
+        "forced": bytes(forced) or None,
     }
     return columns, blocks
 
@@ -58,35 +64,43 @@ def _why_never(turn: Turn) -> str | None:
     return "side" if turn.kind is Kind.SIDE else "opted_out"
 
 
-_SHARED = ("message_hashes", "prompt_hashes")
+_SHARED = ("message_hashes", "prompt_hashes", "tool_hashes")
 light_columns = [column for column in turns.c if column.name not in _SHARED]
-"""All but the messages and the prompt, which take most of the time to read."""
+"""All but the messages, the tools and the prompt, which take most of the time to read."""
 
 
 def read_light_turns(rows: Iterable[AnyRow]) -> list[Turn]:
     """Turns without messages and prompt ids, from rows with `light_columns`."""
-    return [_turn(row, [], []) for row in rows]
+    return [_turn(row, [], [], []) for row in rows]
 
 
 def read_turns(conn: Connection, rows: Iterable[AnyRow]) -> list[Turn]:
     """Whole turns from rows with all columns."""
     found = list(rows)
-    whole = Assembler(
-        fetch(conn, [hashes for row in found for hashes in (row.message_hashes, row.prompt_hashes)])
-    )
-    return [_turn(row, whole.messages(row.message_hashes), whole.ids(row.prompt_hashes)) for row in found]
+    whole = Assembler(fetch(conn, [getattr(row, name) or b"" for row in found for name in _SHARED]))
+    return [
+        _turn(
+            row,
+            whole.messages(row.message_hashes),
+            whole.messages(row.tool_hashes or b""),
+            whole.ids(row.prompt_hashes),
+        )
+        for row in found
+    ]
 
 
-def _turn(row: AnyRow, messages: list[Message], prompt_ids: list[int]) -> Turn:
+def _turn(row: AnyRow, messages: list[Message], tools: list[Any], prompt_ids: list[int]) -> Turn:
     return Turn(
         **{name: getattr(row, name) for name in _AS_THEY_ARE},
         kind=Kind(row.kind),
         status=TurnStatus(row.status),
         reason=row.reason,
         messages=messages,
+        tools=tools,
         prompt_ids=prompt_ids,
         response_ids=unpack_ids(row.response_ids),
         logprobs=unpack_floats(row.logprobs),
+        forced=list(map(bool, row.forced or b"")),
     )
 
 

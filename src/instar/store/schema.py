@@ -34,7 +34,7 @@ from sqlalchemy import (
 
 from instar.store.columns import AnyText, JsonText
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest migration. A database that stands here is opened without loading Alembic."""
 
 metadata = MetaData(
@@ -94,6 +94,10 @@ turns = Table(
     Column("response_ids", LargeBinary, nullable=False),  # int32, little-endian
     Column("response_len", Integer, nullable=False),
     Column("logprobs", LargeBinary, nullable=False),  # float32, little-endian
+    Column(
+        "forced", LargeBinary
+    ),  # a byte a token, 1 where a grammar decided it; NULL where the answer was free
+    Column("tool_hashes", LargeBinary),  # 32 bytes a tool that the model was told of; NULL for none
     Column("answer", JsonText),
     Column("verdict_seq", Integer),  # the judgement that counts
     Column("to_judge", Boolean, nullable=False),

@@ -206,10 +206,12 @@ def samples_of(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
             source=Source(row.source),
             origin=Origin.SAMPLED,
             request_messages=turn.messages,
+            tools=turn.tools,
             prompt_ids=turn.prompt_ids,
             response_ids=turn.response_ids,
             # Log-probs that do not match the ids belong to something else: none are better than wrong ones.
             logprobs=turn.logprobs if len(turn.logprobs) == len(turn.response_ids) else [],
+            forced=turn.forced,
             score=row.score,
             hint=row.hint,
             correction=row.correction,
@@ -229,7 +231,10 @@ def _judged_answer(turn: Turn, row: AnyRow) -> JudgedAnswer:
 
 
 def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:
-    """Rejected turn → the answer to the user's correction, where the user was content with that one."""
+    """Rejected turn → the answer to the user's correction, where the user was content with that one.
+
+    Not one that was sampled under a grammar, here and below: its likelihood would be the grammar's.
+    """
     first, retry = turns.alias("first"), turns.alias("retry")
     found = conn.execute(
         select(first.c.id, retry.c.answer)
@@ -240,6 +245,7 @@ def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:
             retry.c.session_id == first.c.session_id,
             retry.c.episode_id != first.c.episode_id,  # a new word of the user lies between them
             retry.c.learn == true(),
+            retry.c.forced.is_(None),
             judgements.c.score == 1,
         )
         .order_by(retry.c.seq)
@@ -259,6 +265,7 @@ def _retried(conn: Connection, rejected: Sequence[str]) -> dict[str, list[int]]:
             retry.c.session_id == first.c.session_id,
             retry.c.episode_id != first.c.episode_id,
             retry.c.learn == true(),
+            retry.c.forced.is_(None),
             retry.c.status == "done",
             retry.c.finish_reason == "stop",
         )

@@ -42,7 +42,9 @@ class Turns(Base):
             refresh(conn, changed)
 
     def close_turn(self, turn_id: str, outcome: TurnOutcome) -> None:
-        sampled, blocks = sampled_row(outcome.prompt_ids, outcome.response_ids, outcome.logprobs)
+        sampled, blocks = sampled_row(
+            outcome.prompt_ids, outcome.response_ids, outcome.logprobs, outcome.forced
+        )
         values: dict[str, Any] = sampled | {
             "status": outcome.status.value,
             "answer": outcome.answer,

@@ -14,6 +14,7 @@ from instar.engines import wire
 from instar.engines.embedded.adapters import Adapter
 from instar.engines.embedded.model import Model, load_model
 from instar.engines.embedded.scheduler import Event, Job, Scheduler, new_job
+from instar.engines.grammar import Grammars, Matcher
 from instar.engines.model_folder import check_model_folder, model_facts
 from instar.errors import RequestError
 from instar.ports import TokenChunk
@@ -62,6 +63,7 @@ class EmbeddedBackend:
         self._loading = asyncio.Lock()
         self._answers: dict[int, _Answer] = {}
         self._model: Model | None = None
+        self._grammars: Grammars | None = None
         self._scheduler: Scheduler | None = None
         self._is_ready = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,6 +87,7 @@ class EmbeddedBackend:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = load_model(self._folder, self._dtype, device, self.max_model_len)
         self.vocab_size = model.vocab_size
+        self._grammars = Grammars(self._folder / "tokenizer.json", model.vocab_size)
         return model
 
     async def _warm_up(self) -> None:
@@ -148,7 +151,7 @@ class EmbeddedBackend:
             adapter = self._adapters.get(request.model)
             if adapter is None:
                 raise wire.unknown_model(request.model)
-        job = new_job(request, adapter)
+        job = new_job(request, adapter, await self._matcher(request))
         answer = _Answer(self, job)
         self._answers[id(job)] = answer
         try:
@@ -157,6 +160,13 @@ class EmbeddedBackend:
             del self._answers[id(job)]
             raise
         return answer
+
+    async def _matcher(self, request: wire.Completion) -> Matcher | None:
+        """Compiled in a thread: a large schema takes a while, and other answers must not stand still for it."""
+        if request.grammar is None:
+            return None
+        assert self._grammars is not None
+        return await asyncio.to_thread(self._grammars.matcher, request.grammar, sorted(request.stop_ids))
 
     def forget_answer(self, job: Job, *, cancel: bool) -> None:
         self._answers.pop(id(job), None)

@@ -10,27 +10,40 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from instar.engines.grammar import Matcher
+from instar.errors import RequestError
+
 _GREEDY_BELOW = 1e-5
+_FREE: tuple[bool, RequestError | None] = (False, None)
 _LIKELIEST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """How one row is sampled. `alternatives`: how many of the likeliest tokens to tell beside it."""
+    """How one row is sampled. `alternatives`: how many of the likeliest tokens to tell beside it.
+
+    `matcher` is where its answer stands in its grammar; None: it is free.
+    """
 
     temperature: float
     top_p: float
     source: random.Random
     alternatives: int = 0
+    matcher: Matcher | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """`logprob` is ln p under the raw policy: before temperature and top-p, from a float32 log-softmax."""
+    """`logprob` is ln p under the raw policy: before temperature, top-p and grammar, from a float32 log-softmax.
+
+    `forced`: a grammar decided the token. `error`: it could not be followed any further.
+    """
 
     token_id: int
     logprob: float
     top: list[tuple[int, float]]
+    forced: bool = False
+    error: RequestError | None = None
 
 
 def sample(logits_BV: Tensor, rows: Sequence[Choosing]) -> list[Sampled]:
@@ -41,6 +54,7 @@ def sample(logits_BV: Tensor, rows: Sequence[Choosing]) -> list[Sampled]:
     warm = [i for i, row in enumerate(rows) if row.temperature >= _GREEDY_BELOW]
     if warm:
         ids_B[warm] = _warm(logits if len(warm) == len(rows) else logits[warm], [rows[i] for i in warm])
+    bound = [_obey(logits[i], row, ids_B, i) if row.matcher else _FREE for i, row in enumerate(rows)]
     logprob_B = logits.gather(1, ids_B[:, None])[:, 0] - total_B
     most = max(row.alternatives for row in rows)
     tops: list[list[tuple[int, float]]] = [[] for _ in rows]
@@ -52,7 +66,31 @@ def sample(logits_BV: Tensor, rows: Sequence[Choosing]) -> list[Sampled]:
             for row, ids, found in zip(rows, places.tolist(), known, strict=True)
         ]
     found_ids, logprobs = ids_B.tolist(), logprob_B.tolist()
-    return [Sampled(i, lp, top) for i, lp, top in zip(found_ids, logprobs, tops, strict=True)]
+    found = zip(found_ids, logprobs, tops, bound, strict=True)
+    return [Sampled(i, lp, top, forced, error) for i, lp, top, (forced, error) in found]
+
+
+def _obey(logits_V: Tensor, row: Choosing, ids_B: Tensor, at: int) -> tuple[bool, RequestError | None]:
+    """Hold row `at` to its grammar: whether that decided the token, and why it cannot go on.
+
+    The token that the model drew stays where it is allowed; else one is drawn among those that are. Together that is
+    sampling from the model's distribution restricted to what is allowed and scaled up (rejection, then renormalised),
+    and it tells the model's own tokens from those that it would not have said.
+    """
+    assert row.matcher is not None
+    try:
+        allowed = row.matcher.allowed_V()
+    except RequestError as error:
+        return True, error
+    drawn = int(ids_B[at])
+    forced = not allowed[drawn]
+    if forced and allowed.any():
+        masked = logits_V.masked_fill(~torch.from_numpy(allowed).to(logits_V.device), -math.inf)
+        is_warm = row.temperature >= _GREEDY_BELOW
+        drawn = int(_warm(masked[None], [row])[0] if is_warm else masked.argmax())
+        ids_B[at] = drawn
+    row.matcher.take(drawn)
+    return forced or int(allowed.sum()) <= 1, None
 
 
 def _warm(logits: Tensor, rows: Sequence[Choosing]) -> Tensor:

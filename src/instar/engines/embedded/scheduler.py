@@ -28,6 +28,7 @@ from instar.engines.embedded.kv import StreamCache
 from instar.engines.embedded.model import Model, Stream
 from instar.engines.embedded.prefixes import Prefixes
 from instar.engines.embedded.sampler import Choosing, Sampled, is_usable, sample
+from instar.engines.grammar import Matcher
 from instar.errors import RequestError
 from instar.ports import TokenChunk
 
@@ -60,9 +61,9 @@ class Job:
 Deliver = Callable[[list[tuple[Job, Event]]], None]
 
 
-def new_job(request: wire.Completion, adapter: Adapter | None) -> Job:
+def new_job(request: wire.Completion, adapter: Adapter | None, matcher: Matcher | None = None) -> Job:
     source = random.Random(request.seed)
-    choosing = Choosing(request.temperature, request.top_p, source, request.alternatives or 0)
+    choosing = Choosing(request.temperature, request.top_p, source, request.alternatives or 0, matcher)
     return Job(request, adapter, choosing)
 
 
@@ -241,16 +242,24 @@ class Scheduler(threading.Thread):
                 self._end(job)
                 events.append((job, _not_finite(job)))
                 continue
+            if sampled.error is not None:
+                self._end(job)
+                events.append((job, sampled.error))
+                continue
             job.sampled.append(sampled.token_id)
             finish = _finish(job, sampled)
             top = [sampled.top] if job.request.alternatives else None
-            events.append((job, TokenChunk([sampled.token_id], [sampled.logprob], finish, top)))
+            forced = [sampled.forced] if job.choosing.matcher else None
+            events.append((job, TokenChunk([sampled.token_id], [sampled.logprob], finish, top, forced)))
             if finish is not None:
                 self._end(job)
 
 
 def _finish(job: Job, sampled: Sampled) -> str | None:
-    if sampled.token_id in job.request.stop_ids:
+    matcher = job.choosing.matcher
+    if sampled.token_id in job.request.stop_ids or (
+        matcher and not job.request.stop_ids and matcher.is_complete
+    ):
         return "stop"
     return "length" if len(job.sampled) >= job.request.max_tokens else None
 

@@ -8,24 +8,26 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from instar.flow.serve_turn import ToolChoice
-from instar.gateway.parts import AnswerParts, arguments_of, function_call, function_tool, text_from
-from instar.gateway.schemas import (
+from instar.gateway.fields import (
     MAX_MESSAGES,
     MAX_PARTS,
     JsonSchema,
     Loose,
     Metadata,
     ModelName,
+    Name,
+    Parameters,
     Parts,
     StopString,
     Temperature,
     TextOr,
     TokenLimit,
-    ToolName,
     ToolsOf,
     TopP,
-    check_names,
+    answer_schema,
+    check_choice,
 )
+from instar.gateway.parts import AnswerParts, arguments_of, function_call, function_tool, text_from
 from instar.records import Message
 
 BlockKind = Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
@@ -90,9 +92,9 @@ class MessageIn(Loose):
 
 class Tool(Loose):
     type: Literal["custom"] | None = None
-    name: ToolName
+    name: Name
     description: str | None = None
-    input_schema: JsonSchema
+    input_schema: Parameters
     strict: bool | None = None
 
 
@@ -141,13 +143,10 @@ class CountBody(Loose):
 
     @model_validator(mode="after")
     def _tools_fit(self) -> Self:
-        names = [tool.name for tool in self.tools or []]
-        check_names(names)
         choice = self.tool_choice or Choice(type="auto")
-        if choice.type == "any" and not names:
-            raise ValueError("tool_choice of type 'any' needs tools")
-        if choice.type == "tool" and choice.name not in names:
-            raise ValueError(f"tool_choice names {str(choice.name)[:80]!r}, which is not among the tools")
+        names = [tool.name for tool in self.tools or []]
+        named = choice.name if choice.type == "tool" else None
+        check_choice(names, must_call=choice.type == "any", named=named)
         return self
 
     def chat_messages(self) -> list[Message]:
@@ -158,8 +157,6 @@ class CountBody(Loose):
         return chat
 
     def chat_tools(self) -> list[dict[str, Any]] | None:
-        if self.tool_choice and self.tool_choice.type == "none":
-            return None
         return [
             function_tool(t.name, t.description, t.input_schema, t.strict) for t in self.tools or []
         ] or None
@@ -179,7 +176,7 @@ class CountBody(Loose):
 
     def response_schema(self) -> dict[str, Any] | None:
         wanted = self.output_config.format if self.output_config else None
-        return wanted.schema_ if wanted else None
+        return answer_schema(wanted.schema_, strict=True) if wanted else None
 
 
 class MessagesBody(CountBody):

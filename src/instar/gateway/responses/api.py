@@ -89,7 +89,7 @@ class ResponsesApi:
             messages=_messages(body, before),
             sampling=sampling,
             session_id=before.session_id if before else None,
-            tools=body.chat_tools() if body.tool_choice != "none" else None,
+            tools=body.chat_tools(),
             tool_choice=body.chat_tool_choice(),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             response_schema=body.response_schema(),

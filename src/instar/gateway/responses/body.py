@@ -8,23 +8,26 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from instar.flow.serve_turn import ToolChoice
-from instar.gateway.parts import AnswerParts, function_call, function_tool, text_from
-from instar.gateway.schemas import (
+from instar.gateway.fields import (
+    ANY_OBJECT,
     MAX_MESSAGES,
     Either,
     JsonSchema,
     Loose,
     Metadata,
     ModelName,
+    Name,
+    Parameters,
     Parts,
     Temperature,
     TextOr,
     TokenLimit,
-    ToolName,
     ToolsOf,
     TopP,
-    check_names,
+    answer_schema,
+    check_choice,
 )
+from instar.gateway.parts import AnswerParts, function_call, function_tool, text_from
 from instar.records import Message
 
 ItemKind = Literal["message", "function_call", "function_call_output", "reasoning"]
@@ -70,11 +73,11 @@ class Item(Loose):
         return ""
 
 
-class FunctionTool(Loose):
+class ResponsesTool(Loose):
     type: Literal["function"]
-    name: ToolName
+    name: Name
     description: str | None = None
-    parameters: JsonSchema | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -108,7 +111,7 @@ class ResponsesBody(Loose):
     input: TextOr[Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]]
     instructions: str | None = None
     previous_response_id: Annotated[str, Field(max_length=100)] | None = None
-    tools: ToolsOf[FunctionTool] | None = None
+    tools: ToolsOf[ResponsesTool] | None = None
     tool_choice: Either[Literal["auto", "none", "required"], NamedTool] | None = None
     parallel_tool_calls: bool | None = True
     max_output_tokens: TokenLimit | None = None
@@ -141,14 +144,9 @@ class ResponsesBody(Loose):
 
     @model_validator(mode="after")
     def _tools_fit(self) -> Self:
+        named = self.tool_choice.name if isinstance(self.tool_choice, NamedTool) else None
         names = [tool.name for tool in self.tools or []]
-        check_names(names)
-        if self.tool_choice == "required" and not names:
-            raise ValueError("tool_choice required needs tools")
-        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.name not in names:
-            raise ValueError(
-                f"tool_choice names {self.tool_choice.name[:80]!r}, which is not among the tools"
-            )
+        check_choice(names, must_call=self.tool_choice == "required", named=named)
         return self
 
     def new_messages(self) -> list[Message]:
@@ -168,13 +166,11 @@ class ResponsesBody(Loose):
         return self.tool_choice or "auto"
 
     def response_schema(self) -> dict[str, Any] | None:
-        """What the answer must obey. Where it is not strict, what cannot be enforced is left to the model."""
+        """What the answer must obey."""
         wanted = self.text.format if self.text and self.text.format else TextFormat()
         if wanted.type == "json_object":
-            return {"type": "object"}
-        if wanted.schema_ is None:
-            return None
-        return {**wanted.schema_, "x-guidance": {"lenient": not wanted.strict}}
+            return ANY_OBJECT
+        return None if wanted.schema_ is None else answer_schema(wanted.schema_, strict=wanted.strict)
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:

@@ -1,0 +1,258 @@
+"""Reading calls out of text, whatever the pieces it comes in."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from instar.answers import FORMATS, AnswerReader, Call, ReasoningSplitter, ThinkTags, Tool, spoken_by
+from instar.answers.json_calls import HELD_CHARS
+
+TOOLS = [
+    Tool(
+        "get_weather",
+        "Weather",
+        {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+    ),
+    Tool(
+        "ls",
+        "Files",
+        {"type": "object", "properties": {"path": {"type": "string"}, "all": {"type": "boolean"}}},
+    ),
+]
+NAMES = sorted(FORMATS)
+
+
+def read(name: str, pieces: list[str], *, forced: bool = False, opened: bool = False) -> dict[str, Any]:
+    ids = iter(f"call_{i}" for i in range(100))
+    reader = AnswerReader(
+        ReasoningSplitter(ThinkTags(), is_open=opened),
+        FORMATS[name].reader(TOOLS, is_forced=forced),
+        lambda: next(ids),
+    )
+    shown = [reader.push(piece) for piece in pieces] + [reader.finish()]
+    message = reader.message()
+    assert "".join(s.text for s in shown) == (message["content"] or "")
+    assert "".join(s.reasoning for s in shown) == message.get("reasoning_content", "")
+    built: dict[int, list[str]] = {}
+    for part in (part for s in shown for part in s.calls):
+        if part.name is not None:
+            assert part.index not in built, "a name comes once, and first"
+            built[part.index] = [part.name, ""]
+        built[part.index][1] += part.arguments
+    made = [[c["function"]["name"], c["function"]["arguments"]] for c in message.get("tool_calls", [])]
+    assert [built[i] for i in sorted(built)] == made, "pieces add up to the message"
+    return message
+
+
+def calls_of(message: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        (c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message.get("tool_calls", [])
+    ]
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    edges = [0, *sorted(p % (len(text) + 1) for p in places), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(edges)]
+
+
+values = st.text(st.characters(codec="utf-8", exclude_characters="<>"), max_size=12)
+call = st.one_of(
+    st.builds(
+        lambda city, days: Call("get_weather", {"city": city, "days": days}), values, st.integers(-9, 99)
+    ),
+    st.builds(lambda path, all_: Call("ls", {"path": path, "all": all_}), values, st.booleans()),
+    st.just(Call("ls", {})),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=25, deadline=None)
+@given(calls=st.lists(call, min_size=1, max_size=3), places=st.lists(st.integers(0, 999), max_size=12))
+def test_what_is_written_is_read_back(name: str, calls: list[Call], places: list[int]) -> None:
+    text = FORMATS[name].write(calls)
+    message = read(name, cut(text, places))
+    wanted = [(c.name, c.arguments) for c in calls]
+    if name == "qwen3_coder":  # bare text cannot tell a line break at its end
+        wanted = [
+            (n, {k: v.strip("\n") if isinstance(v, str) else v for k, v in a.items()}) for n, a in wanted
+        ]
+        got = [
+            (n, {k: v.strip("\n") if isinstance(v, str) else v for k, v in a.items()})
+            for n, a in calls_of(message)
+        ]
+        assert got == wanted
+    else:
+        assert calls_of(message) == wanted
+    assert message["content"] is None
+
+
+LS = '{"name": "ls", "arguments": {}}'
+OOPS = '<tool_call>{"name": "ls", "arguments": {oops}</tool_call>'
+LIST = '<tool_call>{"name": "ls", "arguments": [1]}</tool_call>'
+FRAGMENTS = [
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "<|python_tag|>",
+        "<think>",
+        "</think>",
+        "```json\n",
+        "```",
+    ),
+    *("<function=ls>", "<parameter=path>\n/tmp\n</parameter>", "</function>", "<fun", "<tool"),
+    *("\n", " ", "[", "]", ",", ";", "{", "}", '"', ": ", "\\", "é", "Well, ", "x" * 300),
+    *(LS, LS.replace("ls", "rm"), '{"name": "ls", "parameters": {"path": "/"}}', '{"a": 1}'),
+    '{"name": "ls", "arguments": {"path": "a\nb"}}',
+    '{"arguments": {"path": "x"}, "name": "ls"}',
+    '{"name": "ls", "arguments": {oops',
+    '{"name": "ls", "arguments": {"path": "' + "y" * HELD_CHARS,
+    '"}}',
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from(FRAGMENTS), max_size=9),
+    places=st.lists(st.integers(0, 4000), max_size=10),
+    forced=st.booleans(),
+    opened=st.booleans(),
+)
+def test_the_pieces_do_not_matter(
+    name: str, parts: list[str], places: list[int], forced: bool, opened: bool
+) -> None:
+    text = "".join(parts)
+    whole = read(name, [text], forced=forced, opened=opened)
+    assert read(name, cut(text, places), forced=forced, opened=opened) == whole
+    assert read(name, list(text), forced=forced, opened=opened) == whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=50, deadline=None)
+@given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=8))
+def test_nothing_is_lost(name: str, parts: list[str]) -> None:
+    """Text without a complete call comes out as it went in; letters never vanish, whatever is around them."""
+    text = "".join(parts).replace("<think>", "").replace("</think>", "")
+    message = read(name, list(text))
+    if "tool_calls" not in message:
+        assert message["content"] == text
+    shown = (message["content"] or "") + json.dumps(message.get("tool_calls", []))
+    for letter in "xyW":
+        assert shown.count(letter) >= text.count(letter)
+
+
+ONE: list[tuple[str, Any]] = [("ls", {})]
+TWO = [*ONE, *ONE]
+ALL: list[tuple[str, Any]] = [("ls", {"all": True})]
+XML = """Ok.
+<tool_call>
+<function=get_weather>
+<parameter=city>
+Bonn
+</parameter>
+<parameter=days>
+3
+</parameter>
+</function>
+</tool_call>"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "calls", "content"),
+    [
+        ("hermes", f"Let me look.\n<tool_call>\n{LS}\n</tool_call>", ONE, "Let me look."),
+        ("hermes", '<tool_call>{"name": "ls"}</tool_call>\ndone', ONE, "done"),
+        ("hermes", f"<tool_call>[{LS}, {LS}]</tool_call>", TWO, None),
+        ("hermes", '<tool_call>{"name": "ls", "arguments": "{\\"all\\": true}"}</tool_call>', ALL, None),
+        ("hermes", '<tool_call>{"name": "ls", "arguments": {"a": "x\ny"}}', [("ls", {"a": "x\ny"})], None),
+        (
+            "hermes",
+            '<tool_call>{"name": "ls", "arguments": {"a": "</tool_call>"}}',
+            [("ls", {"a": "</tool_call>"})],
+            None,
+        ),
+        ("hermes", OOPS, [], OOPS),
+        ("hermes", LIST, [], LIST),
+        ("hermes", '<tool_call>{"name": "ls", "argu', [], '<tool_call>{"name": "ls", "argu'),
+        ("hermes", f"{OOPS}<tool_call>{LS}</tool_call>", ONE, OOPS),
+        ("hermes", LS, ONE, None),
+        ("hermes", LS.replace("ls", "Ada"), [], LS.replace("ls", "Ada")),
+        ("hermes", f"As JSON: {LS}", [], f"As JSON: {LS}"),
+        ("hermes", "a < b and <tool> is no call", [], "a < b and <tool> is no call"),
+        ("json", f"```json\n{LS}\n```", ONE, None),
+        ("json", "```python\nprint(1)\n```", [], "```python\nprint(1)\n```"),
+        ("json", f'{{"type": "function", "function": {LS}}}', ONE, None),
+        ("json", f"[{LS}, {LS}]", TWO, None),
+        ("json", "[1, 2]", [], "[1, 2]"),
+        ("llama3", f"<|python_tag|>{LS}; {LS}", TWO, None),
+        ("llama3", '{"type": "function", "name": "ls", "parameters": {"all": true}}', ALL, None),
+        ("llama3", "<|python_tag|>print(1)", [], "<|python_tag|>print(1)"),
+        ("mistral", f"[TOOL_CALLS][{LS}]", ONE, None),
+        ("mistral", f'Well. [TOOL_CALLS] [{LS[:-1]}, "id": "abcdefghi"}}, {LS}]', TWO, "Well."),
+        ("qwen3_coder", XML, [("get_weather", {"city": "Bonn", "days": 3})], "Ok."),
+        ("qwen3_coder", "<function=ls>\n</function>", ONE, None),
+        ("qwen3_coder", "<function=ls>\nrubbish</function>", [], "<function=ls>\nrubbish</function>"),
+    ],
+)
+def test_examples(name: str, text: str, calls: list[tuple[str, Any]], content: str | None) -> None:
+    message = read(name, list(text))
+    assert calls_of(message) == calls
+    assert message["content"] == content
+
+
+def test_long_arguments_are_passed_on_before_the_call_ends() -> None:
+    reader = FORMATS["hermes"].reader(TOOLS, is_forced=False)
+    head = '<tool_call>\n{"name": "ls", "arguments": {"path": "'
+    assert reader.push(head + "y" * (HELD_CHARS - 20)) == []
+    assert reader.complete == 0
+    first = reader.push("y" * 20)
+    assert [getattr(part, "name", None) for part in first] == ["ls", None]
+    assert reader.push("zz")[0].arguments == "zz"  # type: ignore[union-attr]
+    assert reader.push('"}}')[0].arguments == '"}'  # type: ignore[union-attr]
+    assert reader.complete == 1
+
+
+def test_under_a_grammar_arguments_come_as_they_are_sampled() -> None:
+    reader = FORMATS["json"].reader(TOOLS, is_forced=True)
+    pieces = [reader.push(c) for c in '{"name": "ls", "arguments": {"path": "/"}}']
+    assert sum(bool(p) for p in pieces) > 10
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "reasoning", "content"),
+    [
+        ("<think>\nhm\n</think>\n\nyes", False, "hm", "yes"),
+        ("  <think>hm</think>yes", False, "hm", "yes"),
+        ("hm\n</think>\n\nyes", True, "hm", "yes"),
+        ("<think>\nhm\n</think>yes", True, "hm", "yes"),
+        ("<think>\n\n</think>\n\nyes", False, None, "yes"),
+        ("say <think>hm</think>", False, None, "say <think>hm</think>"),
+        ("<think>never ends", False, "never ends", ""),
+        ("<thin", False, None, "<thin"),
+    ],
+)
+def test_thinking_is_apart(text: str, opened: bool, reasoning: str | None, content: str) -> None:
+    message = read("hermes", list(text), opened=opened)
+    assert (message.get("reasoning_content"), message["content"]) == (reasoning, content)
+
+
+@pytest.mark.parametrize(
+    ("template", "name"),
+    [
+        ("… <tool_call>\\n{{ call | tojson }}\\n</tool_call>", "hermes"),
+        ("… <tool_call>\\n<function=' + f + '>\\n<parameter=' …", "qwen3_coder"),
+        ("… [AVAILABLE_TOOLS] … [TOOL_CALLS] …", "mistral"),
+        ("… <|python_tag|> …", "llama3"),
+        ("… 'Environment: ipython' … '\"parameters\": dictionary' …", "llama3"),
+        ("{{ message['role'] }}", None),
+    ],
+)
+def test_the_template_tells_the_format(template: str, name: str | None) -> None:
+    assert spoken_by(template) == name
