@@ -92,6 +92,7 @@ def test_what_is_written_is_read_back(name: str, calls: list[Call], places: list
     assert message["content"] is None
 
 
+CALL = "a call in the format"
 LS = '{"name": "ls", "arguments": {}}'
 OOPS = '<tool_call>{"name": "ls", "arguments": {oops}</tool_call>'
 LIST = '<tool_call>{"name": "ls", "arguments": [1]}</tool_call>'
@@ -120,7 +121,7 @@ FRAGMENTS = [
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60, deadline=None)
 @given(
-    parts=st.lists(st.sampled_from(FRAGMENTS), max_size=9),
+    parts=st.lists(st.sampled_from([CALL, CALL, *FRAGMENTS]), max_size=9),
     places=st.lists(st.integers(0, 4000), max_size=10),
     forced=st.booleans(),
     opened=st.booleans(),
@@ -128,7 +129,7 @@ FRAGMENTS = [
 def test_the_pieces_do_not_matter(
     name: str, parts: list[str], places: list[int], forced: bool, opened: bool
 ) -> None:
-    text = "".join(parts)
+    text = "".join(parts).replace(CALL, FORMATS[name].write([Call("ls", {"path": "/"})]))
     whole = read(name, [text], forced=forced, opened=opened)
     assert read(name, cut(text, places), forced=forced, opened=opened) == whole
     assert read(name, list(text), forced=forced, opened=opened) == whole
