@@ -94,7 +94,7 @@ class Scripted:
         return ids
 
     def read(self, request: Completion) -> Asked:
-        """What was asked, without the block that OpenClaw may put behind it: a model would not take that for the user."""
+        """What was asked, but for the block that OpenClaw may put behind it: a model takes that for no user."""
         text = self._tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
         parts = [part.partition("\n") for part in text.split("<|im_start|>")[1:-1]]
         messages = [(role, said.partition("<|im_end|>")[0]) for role, _, said in parts]
