@@ -44,6 +44,7 @@ Call one with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 """ChatML with tools in the form that most small models know."""
+INTERNAL = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 Rule = tuple[Callable[["Asked"], bool], str]
 
 
@@ -93,10 +94,11 @@ class Scripted:
         return ids
 
     def read(self, request: Completion) -> Asked:
+        """What was asked, but for the block that OpenClaw may put behind it: a model takes that for no user."""
         text = self._tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
         parts = [part.partition("\n") for part in text.split("<|im_start|>")[1:-1]]
         messages = [(role, said.partition("<|im_end|>")[0]) for role, _, said in parts]
-        return Asked(messages, request.model)
+        return Asked([m for m in messages if not m[1].startswith(INTERNAL)], request.model)
 
 
 @dataclass
