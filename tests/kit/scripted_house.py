@@ -27,7 +27,7 @@ from instar.registry import FolderRegistry
 from tests.kit.fault_proxy import FaultProxy
 from tests.kit.live_server import Server, running_server
 from tests.kit.loop_thread import LoopThread
-from tests.kit.tiny_model import byte_tokenizer, write_chat_files
+from tests.kit.tiny_model import byte_tokenizer, weightless_model
 
 CONTEXT = 262_144  # the tokenizer's tokens are bytes, so a client's prompt is long in them
 TEMPLATE = """\
@@ -160,7 +160,7 @@ class House:
 
 @contextmanager
 def scripted_house(folder: Path, *options: str) -> Iterator[House]:
-    model = _model_folder(folder / "model")
+    model = weightless_model(folder / "model", CONTEXT, TEMPLATE)
     script = Scripted()
     engine = ScriptedEngine(
         script, base_name="base", vocab_size=259, max_model_len=CONTEXT, tokens_per_chunk=8
@@ -175,11 +175,3 @@ def scripted_house(folder: Path, *options: str) -> Iterator[House]:
             yield House(server, engine, script, proxy, loop, model)
             loop.run(proxy.stop())
         loop.run(engine.__aexit__())
-
-
-def _model_folder(folder: Path) -> Path:
-    """Everything of a model that the server looks at; its weights are never read."""
-    write_chat_files(folder, CONTEXT)
-    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
-    save_file({"model.embed_tokens.weight": np.zeros((259, 64), np.float32)}, folder / "model.safetensors")
-    return folder
