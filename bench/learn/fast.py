@@ -31,10 +31,11 @@ from instar.chat_format import ChatFormat
 from instar.compose import base_facts, build_judges, prepare_model
 from instar.config import GateSettings, JudgeSettings, Settings, TrainSettings, load_settings
 from instar.errors import RequestError
+from instar.flow.exchange import ChatRequest, Ended
+from instar.flow.exchange import Serving as Accepted
 from instar.flow.prompts import ChatTeacherPrompts
 from instar.flow.publish import Publisher
-from instar.flow.serve_turn import ChatRequest, Ended, ServeTurn
-from instar.flow.serve_turn import Serving as Accepted
+from instar.flow.serve_turn import ServeTurn
 from instar.flow.train_step import TrainStep
 from instar.methods import get_method
 from instar.ports import Method

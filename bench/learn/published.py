@@ -19,7 +19,8 @@ from typing import Any
 
 from torch import Tensor
 
-from instar.chat_format import ChatFormat, text_of
+from instar.chat_format import ChatFormat
+from instar.content import text_of
 from instar.methods.baselines import with_scores
 from instar.methods.opd import teacher_words
 from instar.methods.weights import blank

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateError, meta
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
@@ -30,89 +26,14 @@ from instar.answers import (
     tags_of,
 )
 from instar.answers.splice import Splicer
+from instar.chat_template import REFUSALS, compile_template, speaks_of_tools, template_text
+from instar.content import is_raw, text_of
 from instar.errors import ModelError, RequestError
 from instar.records import Message
-from instar.words import read_content
 
-RAW = "instar_raw"
-"""Key of a message whose text is a prompt to be continued as it is, without the chat template."""
-
-
-def is_raw(messages: Sequence[Message]) -> bool:
-    return len(messages) == 1 and messages[0].get(RAW) is True
-
-
-_REFUSALS = (
-    TemplateError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""What a template, which is foreign code, may raise at messages that it was not written for."""
 _TAIL = 16
 """Tokens at the end of a prompt that are looked at for an opening tag."""
 _PROBE: list[Message] = [{"role": "system", "content": "\u27e6s\u27e7"}, {"role": "user", "content": "hello"}]
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content: a string, None, or a list of text parts.
-
-    Raises RequestError for parts that are no text, since dropping them would answer another question.
-    """
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    parts = []
-    for part in content if isinstance(content, list) else [content]:
-        if not isinstance(part, dict) or not isinstance(part.get("text", part.get("refusal")), str):
-            kind = part.get("type", "unknown") if isinstance(part, dict) else type(part).__name__
-            raise RequestError(
-                f"Content parts of type {str(kind)[:40]!r} are not supported; send text.",
-                param="messages",
-                code="unsupported_content",
-            )
-        parts.append(part["text"] if "text" in part else part["refusal"])
-    return "".join(parts)
-
-
-def plain_text(content: Any) -> str:
-    """The text of a stored message's content for readers: what is no text is passed over, parts stand on lines."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    return "\n".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
-
-
-def last_user_index(messages: Sequence[Message]) -> int | None:
-    """Index of the newest message in which the user spoke; where only their client did, of what that wrote."""
-    client: int | None = None
-    for i in reversed(range(len(messages))):
-        message = messages[i]
-        if not isinstance(message, dict) or message.get("role") != "user":
-            continue
-        text = read_content(message.get("content"))
-        if text.words:
-            return i
-        client = i if client is None or not text.passes else client
-    return client
-
-
-def last_user_text(messages: Sequence[Message]) -> str:
-    """The newest thing that the user said, for readers; "" where nobody spoke."""
-    last = last_user_index(messages)
-    return "" if last is None else said_text(messages[last].get("content"))
-
-
-def said_text(content: Any) -> str:
-    """The user's own words in a stored message's content; what their client wrote, where it wrote all of it."""
-    text = read_content(content)
-    framed = text.before or text.behind or text.mark
-    return text.core if framed and text.core else plain_text(content)
 
 
 class StreamDecoder:
@@ -166,11 +87,11 @@ class ChatFormat:
             name: _token_text(config.get(name))
             for name in ("bos_token", "eos_token", "unk_token", "pad_token")
         }
-        source = _template_text(model_dir, config)
-        self._template = _compile(source)
+        source = template_text(model_dir, config)
+        self._template = compile_template(source)
         spoken = spoken_by(source)
         self.tool_format = FORMATS[tool_format or spoken or FALLBACK]
-        self.takes_tools = self.tool_format.name == spoken and _speaks_of_tools(source)
+        self.takes_tools = self.tool_format.name == spoken and speaks_of_tools(source)
         self.tags = tags_of(source)
         self._find_markers()
         model_config = _json(model_dir / "config.json")
@@ -235,12 +156,12 @@ class ChatFormat:
             try:
                 native = history.for_template(plain)
                 return self._template.render(messages=native, tools=tools or None, **values)
-            except _REFUSALS:  # such as Llama's, which takes one call a message at most
+            except REFUSALS:  # such as Llama's, which takes one call a message at most
                 written = history.with_calls_written(plain, self.tool_format)
                 if written == plain:
                     raise
                 return self._template.render(messages=written, tools=tools or None, **values)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             raise RequestError(
                 f"The model's chat template cannot take these messages: {error}", param="messages"
             ) from error
@@ -250,7 +171,7 @@ class ChatFormat:
         """Whether the template passes on what a system message says."""
         try:
             shown = self._template.render(messages=_PROBE, add_generation_prompt=True, **self._special)
-        except _REFUSALS:
+        except REFUSALS:
             return False
         return _PROBE[0]["content"] in shown
 
@@ -384,42 +305,3 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _token_text(value: Any) -> str | None:
     return value.get("content") if isinstance(value, dict) else value
-
-
-def _template_text(model_dir: Path, config: dict[str, Any]) -> str:
-    file = model_dir / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text("utf-8")
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several named templates: the default one
-        template = next((t.get("template") for t in template if t.get("name") == "default"), None)
-    if not isinstance(template, str):
-        raise ModelError(
-            f"{model_dir} has no chat template, so it is probably a base model. "
-            "Choose an instruct/chat variant, or put a chat_template.jinja beside the weights."
-        )
-    return template
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-
-
-def _speaks_of_tools(text: str) -> bool:
-    return "tools" in meta.find_undeclared_variables(_environment().parse(text))
-
-
-def _compile(text: str) -> Template:
-    """Compile in a sandbox: a template comes with the model, and is code."""
-    environment = _environment()
-    environment.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
-    try:
-        return environment.from_string(text)
-    except TemplateError as error:
-        raise ModelError(f"The model's chat template is not valid: {error}") from error
-
-
-def _refuse(message: str) -> None:
-    raise TemplateError(message)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from instar.errors import EngineUnavailable
-from instar.flow.serve_turn import ChatRequest, Serving
+from instar.flow.exchange import ChatRequest, Serving
 from instar.gateway.chat import _Frame
 from instar.records import Caller, Sampling
 from tests.kit.live_gateway import Live, live_gateway

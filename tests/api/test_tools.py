@@ -221,6 +221,12 @@ async def test_without_tools_a_mark_is_text(live: Live) -> None:
     assert (await ask(live, True))["message"]["content"] == text
 
 
+async def test_sampling_ends_behind_the_only_call_that_was_wanted(live: Live) -> None:
+    says(live, FORMATS["hermes"].write(CALLS))
+    assert said(await ask(live, False, tools=TOOLS, parallel_tool_calls=False)) == CALLS[:1]
+    assert live.engine.aborted == 1
+
+
 async def test_the_openai_sdk_reads_calls(live: Live) -> None:
     says(live, FORMATS["hermes"].write(CALLS))
     asked: Any = {"model": "instar", "messages": ASKED, "tools": TOOLS}

@@ -30,6 +30,9 @@ def test_stock_prompt_is_refused_and_the_small_one_learns_from_a_correction(tmp_
         client = real_openclaw.install(home / "client", server.url, server.key)
         model = client.config["models"]["providers"]["instar"]["models"][0]
         assert (model["contextWindow"], model["maxTokens"]) == (8192, 1024)
+        config = client.config
+        config["models"]["providers"]["instar"]["models"][0]["maxTokens"] = 48  # it would go on and on
+        client.save(config)
         with real_openclaw.running(client):
             for text in ("Write one line about cats.", CORRECTION, PRAISE):
                 begun = time.monotonic()

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from instar.engines.client import HttpEngine
+from instar.errors import RequestError
 from instar.records import BASE, Sampling
-from tests.contract.conftest import STOP, Endpoint, Server, gather_answer, ids_of, logprobs_of
+from tests.contract.conftest import COMMON, STOP, Endpoint, Server, gather_answer, ids_of, logprobs_of
 from tests.kit.tiny_model import byte_tokenizer
 
 SCHEMA: dict[str, Any] = {
@@ -144,6 +146,38 @@ def test_tokens_without_an_alternative_are_forced_and_the_models_own_are_not(obe
     plain = obeying.complete(max_tokens=40, prompt=[4, 5])
     at = next((i for i, forced in enumerate(free["forced"]) if forced), len(free["forced"]))
     assert free["token_ids"][:at] == plain["token_ids"][:at]
+
+
+class Tired:
+    """A matcher whose grammar gets out of hand after two tokens."""
+
+    is_complete = False
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def allowed_V(self) -> np.ndarray:
+        self.steps += 1
+        if self.steps > 2:
+            raise RequestError("The grammar could not be followed.", param="structured_outputs")
+        return np.ones(259, dtype=bool)
+
+    def take(self, token_id: int) -> None:
+        pass
+
+
+def test_a_grammar_that_gets_out_of_hand_fails_its_own_request(
+    obeying: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammars = obeying.server.backend._grammars  # type: ignore[attr-defined]
+    monkeypatch.setattr(grammars, "matcher", lambda grammar, stop_ids: Tired())
+    for _ in range(6):  # more than there are streams: a slot that is not freed would be missed
+        response = obeying.post(
+            "/v1/completions", **COMMON, model=obeying.base, structured_outputs={"regex": "a*"}
+        )
+        assert response.status_code == 400
+        assert "could not be followed" in response.json()["error"]["message"]
+    assert obeying.complete()["token_ids"]
 
 
 async def test_free_answers_in_the_same_batch_are_not_touched(obeying: Endpoint) -> None:

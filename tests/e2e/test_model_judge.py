@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.test_server_killed import weightless_model
 from tests.kit.judge_server import judge_server, verdict
 from tests.kit.live_server import Server, running_server
+from tests.kit.tiny_model import weightless_model
 
 
 def ask(server: Server, session: str, *said: str) -> str:

@@ -7,20 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from tests.kit.live_server import Server, running_server
-from tests.kit.tiny_model import write_chat_files
+from tests.kit.tiny_model import weightless_model
 
 ANSWER = [ord(letter) - 30 for letter in "one two three four five six seven eight nine ten " * 2]
 """About a hundred tokens: printable letters of the tiny tokenizer."""
 
 
 def scripted_model(folder: Path, token_s: float = 0.0) -> Path:
-    """A model folder that the scripted engine accepts; its weights are never read."""
-    write_chat_files(folder)
-    save_file({"model.embed_tokens.weight": np.zeros((259, 64), np.float32)}, folder / "model.safetensors")
+    """A model folder that the scripted engine accepts, and what that engine answers."""
+    weightless_model(folder)
     plan = {"answers": [ANSWER], "token_s": token_s}
     (folder / "scripted.json").write_text(json.dumps(plan), "utf-8")
     return folder

@@ -11,7 +11,8 @@ from typing import Any
 from instar.chat_format import ChatFormat
 from instar.errors import EngineError
 from instar.flow.conversation import context_hash
-from instar.flow.serve_turn import ChatRequest, ServeTurn, Serving
+from instar.flow.exchange import ChatRequest, Serving
+from instar.flow.serve_turn import ServeTurn
 from instar.records import Caller, Message, Sampling, Turn, TurnOutcome, TurnStatus
 from instar.runtime import FakeClock
 from tests.kit.fake_engine import FakeEngine

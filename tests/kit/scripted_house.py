@@ -27,7 +27,7 @@ from instar.registry import FolderRegistry
 from tests.kit.fault_proxy import FaultProxy
 from tests.kit.live_server import Server, running_server
 from tests.kit.loop_thread import LoopThread
-from tests.kit.tiny_model import byte_tokenizer, write_chat_files
+from tests.kit.tiny_model import byte_tokenizer, weightless_model
 
 CONTEXT = 262_144  # the tokenizer's tokens are bytes, so a client's prompt is long in them
 TEMPLATE = """\
@@ -44,6 +44,7 @@ Call one with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|>
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 """ChatML with tools in the form that most small models know."""
+INTERNAL = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 Rule = tuple[Callable[["Asked"], bool], str]
 
 
@@ -93,10 +94,11 @@ class Scripted:
         return ids
 
     def read(self, request: Completion) -> Asked:
+        """What was asked, but for the block that OpenClaw may put behind it: a model takes that for no user."""
         text = self._tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
         parts = [part.partition("\n") for part in text.split("<|im_start|>")[1:-1]]
         messages = [(role, said.partition("<|im_end|>")[0]) for role, _, said in parts]
-        return Asked(messages, request.model)
+        return Asked([m for m in messages if not m[1].startswith(INTERNAL)], request.model)
 
 
 @dataclass
@@ -158,7 +160,7 @@ class House:
 
 @contextmanager
 def scripted_house(folder: Path, *options: str) -> Iterator[House]:
-    model = _model_folder(folder / "model")
+    model = weightless_model(folder / "model", CONTEXT, TEMPLATE)
     script = Scripted()
     engine = ScriptedEngine(
         script, base_name="base", vocab_size=259, max_model_len=CONTEXT, tokens_per_chunk=8
@@ -173,11 +175,3 @@ def scripted_house(folder: Path, *options: str) -> Iterator[House]:
             yield House(server, engine, script, proxy, loop, model)
             loop.run(proxy.stop())
         loop.run(engine.__aexit__())
-
-
-def _model_folder(folder: Path) -> Path:
-    """Everything of a model that the server looks at; its weights are never read."""
-    write_chat_files(folder, CONTEXT)
-    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
-    save_file({"model.embed_tokens.weight": np.zeros((259, 64), np.float32)}, folder / "model.safetensors")
-    return folder

@@ -61,12 +61,12 @@ def write_chat_files(
     return folder
 
 
-def weightless_model(folder: Path) -> Path:
+def weightless_model(folder: Path, context_length: int = 512, template: str = TEMPLATE) -> Path:
     """A model folder that the scripted engine accepts; its weights are never read."""
     import numpy as np
     from safetensors.numpy import save_file
 
-    write_chat_files(folder)
+    write_chat_files(folder, context_length, template)
     save_file({"model.embed_tokens.weight": np.zeros((259, 64), np.float32)}, folder / "model.safetensors")
     return folder
 

@@ -14,9 +14,11 @@ import openai
 from fastapi import FastAPI
 from pydantic import SecretStr
 
+from instar.answers import CallPart
 from instar.config import Settings
 from instar.errors import InstarError
-from instar.flow.serve_turn import CallPart, ChatRequest, Ended, Piece, ServeTurn, Serving
+from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
+from instar.flow.serve_turn import ServeTurn
 from instar.gateway import errors
 from instar.gateway.guard import KeyRing, WaitingRoom
 from instar.gateway.messages.api import MessagesApi

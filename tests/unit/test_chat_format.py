@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from instar.chat_format import ChatFormat, last_user_text, text_of
+from instar.chat_format import ChatFormat
+from instar.content import last_user_text, text_of
 from instar.errors import ModelError, RequestError
 from tests.kit.tiny_model import STOP_ID, write_chat_files
 

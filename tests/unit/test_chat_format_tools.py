@@ -166,3 +166,12 @@ def test_markers_that_are_special_tokens_reach_the_reader(tmp_path: Path) -> Non
     assert seen.push(ids) + seen.finish() == '[TOOL_CALLS][{"name": "ls", "arguments": {}}]'
     unseen = chat.decoder()
     assert unseen.push(ids) + unseen.finish() == '[{"name": "ls", "arguments": {}}]'
+
+
+def test_an_answer_covers_its_tokens_unless_its_text_was_cut(tmp_path: Path) -> None:
+    chat = chat_of(tmp_path, TEMPLATE)
+    assert chat.covers(chat.encode_answer("hello"), "hello")
+    assert chat.covers(chat.encode_answer("<tool_call>…"), None), "it ended by itself: nothing was left out"
+    assert chat.covers(chat.encode("hel"), "hel"), "cut by the token limit"
+    assert not chat.covers(chat.encode("hello. More"), "hello"), "cut by a stop string"
+    assert not chat.covers([], "")

@@ -174,3 +174,13 @@ def test_what_cannot_be_enforced_is_refused_where_it_is_strict(tmp_path: Path, f
     ask(False)
     with pytest.raises(RequestError, match="not"):
         ask(True)
+
+
+def test_white_space_is_bounded(tmp_path: Path) -> None:
+    lot = Lot(tmp_path, "hermes")
+    matcher = lot.grammars.matcher(parse_grammar(lot.grammar(tools=None, schema=SCHEMA)) or "", [STOP])
+    space = lot.chat.encode(" ")[0]
+    for token_id in lot.chat.encode("{\n" + 8 * " "):
+        matcher.take(token_id)
+    assert not matcher.allowed_V()[space]
+    assert np.flatnonzero(matcher.allowed_V()).tolist() == lot.chat.encode('"')

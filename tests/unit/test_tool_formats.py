@@ -92,6 +92,7 @@ def test_what_is_written_is_read_back(name: str, calls: list[Call], places: list
     assert message["content"] is None
 
 
+CALL = "a call in the format"
 LS = '{"name": "ls", "arguments": {}}'
 OOPS = '<tool_call>{"name": "ls", "arguments": {oops}</tool_call>'
 LIST = '<tool_call>{"name": "ls", "arguments": [1]}</tool_call>'
@@ -120,7 +121,7 @@ FRAGMENTS = [
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60, deadline=None)
 @given(
-    parts=st.lists(st.sampled_from(FRAGMENTS), max_size=9),
+    parts=st.lists(st.sampled_from([CALL, CALL, *FRAGMENTS]), max_size=9),
     places=st.lists(st.integers(0, 4000), max_size=10),
     forced=st.booleans(),
     opened=st.booleans(),
@@ -128,7 +129,7 @@ FRAGMENTS = [
 def test_the_pieces_do_not_matter(
     name: str, parts: list[str], places: list[int], forced: bool, opened: bool
 ) -> None:
-    text = "".join(parts)
+    text = "".join(parts).replace(CALL, FORMATS[name].write([Call("ls", {"path": "/"})]))
     whole = read(name, [text], forced=forced, opened=opened)
     assert read(name, cut(text, places), forced=forced, opened=opened) == whole
     assert read(name, list(text), forced=forced, opened=opened) == whole
@@ -169,6 +170,7 @@ Bonn
     [
         ("hermes", f"Let me look.\n<tool_call>\n{LS}\n</tool_call>", ONE, "Let me look."),
         ("hermes", '<tool_call>{"name": "ls"}</tool_call>\ndone', ONE, "done"),
+        ("hermes", f"\n<tool_call>{LS}</tool_call>\n\n", ONE, None),
         ("hermes", f"<tool_call>[{LS}, {LS}]</tool_call>", TWO, None),
         ("hermes", '<tool_call>{"name": "ls", "arguments": "{\\"all\\": true}"}</tool_call>', ALL, None),
         ("hermes", '<tool_call>{"name": "ls", "arguments": {"a": "x\ny"}}', [("ls", {"a": "x\ny"})], None),
@@ -217,6 +219,21 @@ def test_long_arguments_are_passed_on_before_the_call_ends() -> None:
     assert reader.push("zz")[0].arguments == "zz"  # type: ignore[union-attr]
     assert reader.push('"}}')[0].arguments == '"}'  # type: ignore[union-attr]
     assert reader.complete == 1
+
+
+def test_an_answer_in_json_that_is_no_call_is_not_held_back() -> None:
+    reader = FORMATS["hermes"].reader(TOOLS, is_forced=False)
+    assert "".join(map(str, reader.push('{"title": "x'))) == '{"title": "x'
+
+
+def test_what_follows_the_last_call_that_was_wanted_is_left_out() -> None:
+    splitter, calls = ReasoningSplitter(ThinkTags()), FORMATS["hermes"].reader(TOOLS, is_forced=False)
+    reader = AnswerReader(splitter, calls, lambda: "call_1", most_calls=1)
+    reader.push(f"<tool_call>{LS}</tool_call><tool_call>{LS}</tool_call>And more.")
+    reader.finish()
+    assert reader.is_full
+    assert len(reader.message()["tool_calls"]) == 1
+    assert reader.message()["content"] is None
 
 
 def test_under_a_grammar_arguments_come_as_they_are_sampled() -> None:

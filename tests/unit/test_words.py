@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from instar.chat_format import last_user_text
+from instar.content import last_user_text
 from instar.flow.conversation import prefix_hashes
 from instar.flow.prompts import with_hint
 from instar.words import BEGIN_NOTE, END_NOTE, MARKS, Mark, Role, read, read_content, runtime_facts

@@ -88,11 +88,9 @@ class JsonCallReader:
             self._buffer = self._buffer[kept:]
             self._enter_region(at - kept + len(mark), announced=True)
             return True
-        kept = held_from(self._buffer, self._marks.openers)
-        if self._last:
-            kept = len(self._buffer.rstrip()) if self._index >= 0 else len(self._buffer)
+        kept = len(self._buffer) if self._last else held_from(self._buffer, self._marks.openers)
         self._say(self._buffer[:kept])
-        self._buffer = "" if self._last else self._buffer[kept:]
+        self._buffer = self._buffer[kept:]
         return False
 
     def _enter_region(self, length: int, *, announced: bool) -> None:

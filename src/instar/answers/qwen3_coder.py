@@ -26,6 +26,7 @@ class Qwen3CoderReader:
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._types = {t.name: (t.parameters or {}).get("properties") or {} for t in tools}
         self._buffer = ""
+        self._is_after_call = False
         self.complete = 0
 
     def push(self, text: str) -> list[Part]:
@@ -38,14 +39,16 @@ class Qwen3CoderReader:
     def _read(self, *, last: bool) -> list[Part]:
         parts: list[Part] = []
         while self._buffer:
+            if self._is_after_call:
+                self._buffer = self._buffer.lstrip()
             found = find_first(self._buffer, (OPEN, _FUNCTION))
             at = found[0] if found else held_from(self._buffer, (OPEN, _FUNCTION))
-            if found is None and last:
-                at = len(self._buffer.rstrip()) if self.complete else len(self._buffer)
+            at = len(self._buffer) if last and found is None else at
             said, rest = self._buffer[:at], self._buffer[at:]
+            self._is_after_call = self._is_after_call and not said
             if found is None:
                 parts += [said] if said else []
-                self._buffer = "" if last else rest
+                self._buffer = rest
                 break
             length, call = self._call(rest, last=last)
             said = said.rstrip() if call else said
@@ -56,7 +59,7 @@ class Qwen3CoderReader:
                 break
             parts += [said] if said else []
             parts += self._parts(call) if call else [rest[:length]]
-            self._buffer = rest[length:].lstrip() if call else rest[length:]
+            self._buffer, self._is_after_call = rest[length:], call is not None
         return parts
 
     def _parts(self, call: tuple[str, str]) -> list[Part]:

@@ -37,7 +37,7 @@ _SKILLS = 2_300  # the list of the skills that come with it
 _ABOUT_TOOLS = 3_400  # what the prompt says of tools where none are named in `tools.allow`
 _TOOLS = 2_700  # schemas of the twelve tools that are sent then
 _TOOLS_UNSEARCHED = 20_000  # of all of them, where `tools.toolSearch` is off
-_TOOL = 300  # of each one that is named
+_TOOL = 340  # of each one that is named
 _TALK = 1_500  # what a conversation needs beside the prompt to be one
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import Any
 
-from instar.chat_format import text_of
+from instar.content import text_of
 from instar.errors import RequestError
 from instar.records import Message
 from instar.words import Text, read_content, runtime_facts

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from instar.chat_format import last_user_text
+from instar.content import last_user_text
 from instar.ports import TeacherPrompts
 from instar.records import HeldBackTurn, Sample
 

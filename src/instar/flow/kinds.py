@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from instar.chat_format import text_of
+from instar.content import text_of
 from instar.flow.conversation import newest_said, user_text
 from instar.records import Kind, Message
 from instar.words import FRAMES, MARKS, Role, Text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from instar.chat_format import ChatFormat, last_user_index
+from instar.chat_format import ChatFormat
+from instar.content import last_user_index
 from instar.records import Message, Sample
 from instar.words import read_content
 

@@ -11,24 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from instar.answers import AnswerReader, CallPart, Shown
-from instar.chat_format import ChatFormat, is_raw
+from instar.answers import Shown
+from instar.chat_format import ChatFormat
+from instar.content import is_raw
 from instar.errors import EngineError, RequestError
-from instar.flow.constraint import ToolChoice, constraint
+from instar.flow.answer import Answer, Seen
+from instar.flow.constraint import constraint
 from instar.flow.conversation import context_hash
-from instar.flow.kinds import Hints
+from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
 from instar.flow.next_states import SESSION_DONE
 from instar.flow.sessions import Place, place
-from instar.flow.text import TextAssembler
 from instar.ports import Engine, Store, TokenChunk
 from instar.records import Caller, Message, Sampling, Turn, TurnOutcome, TurnStatus
 from instar.runtime import Clock, new_id
-
-__all__ = ["CallPart", "ChatRequest", "Ended", "Piece", "ServeTurn", "Serving", "ToolChoice", "Versions"]
 
 T = TypeVar("T")
 
@@ -45,83 +43,6 @@ class Versions(Protocol):
     async def reload(self, version: str) -> None:
         """The engine says it does not know this version: load it again."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """What a client asked for, whichever API it came through. `version` None means the current one."""
-
-    messages: list[Message]
-    sampling: Sampling
-    n: int = 1
-    version: str | None = None
-    learn: bool = True
-    side: bool = False
-    session_id: str | None = None
-    hints: Hints = field(default_factory=Hints)
-    tools: list[Any] | None = None
-    tool_choice: ToolChoice = "auto"
-    parallel_tool_calls: bool = True
-    response_schema: dict[str, Any] | None = None
-    """JSON schema that the whole answer must obey; `{"type": "object"}` for any JSON object. `"x-guidance": {"lenient":
-    true}` in it leaves keywords that cannot be enforced to the model; without it they are refused."""
-    prompt_ids: list[int] | None = None
-    """Ids that are continued as they are, in place of `messages`, which then say the same in words for the record."""
-    params: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def offered(self) -> list[Any] | None:
-        """The tools that the model is told of."""
-        return self.tools or None if self.tool_choice != "none" else None
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some text of one choice, with the tokens that make it. Text may lag behind tokens.
-
-    `text` is what the user is to read; `reasoning` what the model thought aloud; `calls` tools that it calls.
-    """
-
-    choice: int
-    text: str
-    ids: list[int]
-    logprobs: list[float]
-    top: list[list[tuple[int, float]]] | None = None
-    reasoning: str = ""
-    calls: tuple[CallPart, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A choice is complete and, on receipt of this, durably recorded.
-
-    `message` is the answer in OpenAI's shape: role, content, and reasoning_content and tool_calls where there are any.
-    `finish_reason` is stop, length or tool_calls; `stop_string` the one of the client's that ended it.
-    """
-
-    choice: int
-    finish_reason: str
-    response_tokens: int
-    message: Message
-    stop_string: str | None = None
-
-    @property
-    def text(self) -> str:
-        return self.message.get("content") or ""
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """A request that was accepted: its turns (one per choice) are open, sampling may begin.
-
-    `ended` holds the ids of turns that were closed, however they ended.
-    """
-
-    request: ChatRequest
-    turns: list[Turn]
-    prompt_ids: list[int]
-    version: str
-    ended: set[str] = field(default_factory=set)
 
 
 class ServeTurn:
@@ -195,7 +116,7 @@ class ServeTurn:
         """A client may leave before a choice began to be sampled: its turn must not stay open."""
         for turn in serving.turns:
             if turn.id not in serving.ended:
-                await self._close(serving, turn, _Seen(), _NOTHING, TurnStatus.CANCELLED)
+                await self._close(serving, turn, Seen(), _NOTHING, TurnStatus.CANCELLED)
 
     def _open(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
         """Runs in a thread: everything here grows with the prompt or waits for the disk."""
@@ -245,8 +166,8 @@ class ServeTurn:
     async def _choice(self, serving: Serving, turn: Turn) -> AsyncGenerator[Piece | Ended, None]:
         sampling = serving.request.sampling
         seed = None if sampling.seed is None else sampling.seed + turn.choice
-        answer = _Answer(self._chat, serving, sampling.stop)
-        seen = _Seen()
+        answer = self._reading(serving)
+        seen = Seen()
         try:
             async for chunk in self._sample(serving, replace(sampling, seed=seed)):
                 seen.add(chunk, sampling)
@@ -273,6 +194,12 @@ class ServeTurn:
         await self._close(serving, turn, seen, message, TurnStatus.DONE)
         yield Ended(turn.choice, seen.finish_reason, len(seen.ids), message, answer.stop_string)
 
+    def _reading(self, serving: Serving) -> Answer:
+        asked = serving.request
+        most_calls = None if asked.parallel_tool_calls else 1
+        raw = is_raw(asked.messages)
+        return Answer(self._chat, serving.prompt_ids, asked.sampling, asked.offered, most_calls, raw=raw)
+
     async def _sample(self, serving: Serving, sampling: Sampling) -> AsyncGenerator[TokenChunk, None]:
         """Samples; if a restarted engine lost the version, loads it and begins anew, once, before any token."""
         for last_try in (False, True):
@@ -289,7 +216,7 @@ class ServeTurn:
             await self._versions.reload(serving.version)
 
     async def _close(
-        self, serving: Serving, turn: Turn, seen: _Seen, answer: Message, status: TurnStatus
+        self, serving: Serving, turn: Turn, seen: Seen, answer: Message, status: TurnStatus
     ) -> None:
         done = status is TurnStatus.DONE
         outcome = TurnOutcome(
@@ -307,58 +234,6 @@ class ServeTurn:
         serving.ended.add(turn.id)
         # A client that leaves must not interrupt the record of its leaving.
         await asyncio.shield(asyncio.ensure_future(self._in_thread(self._store.close_turn, turn.id, outcome)))
-
-
-@dataclass(slots=True)
-class _Seen:
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    forced: list[bool] = field(default_factory=list)
-    finish_reason: str | None = None
-
-    def add(self, chunk: TokenChunk, sampling: Sampling) -> None:
-        self.ids += chunk.ids
-        self.logprobs += chunk.logprobs
-        self.finish_reason = chunk.finish_reason or self.finish_reason
-        if sampling.grammar is not None:  # an engine that does not tell may have forced any of them
-            self.forced += [True] * len(chunk.ids) if chunk.forced is None else chunk.forced
-
-
-class _Answer:
-    """The tokens of one choice to what the client sees. It is over when its text is, before the engine says so."""
-
-    def __init__(self, chat: ChatFormat, serving: Serving, stop: Sequence[str]) -> None:
-        request = serving.request
-        tools = request.offered
-        self._text = TextAssembler(chat.decoder(with_calls=bool(tools)), stop)
-        new_call_id = partial(new_id, "call")
-        if is_raw(request.messages):
-            self._reader = AnswerReader(None, None, new_call_id)
-            return
-        self._reader = chat.answer_reader(
-            serving.prompt_ids,
-            tools,
-            new_call_id,
-            is_forced=request.sampling.grammar is not None,
-            most_calls=None if request.parallel_tool_calls else 1,
-        )
-
-    @property
-    def stop_string(self) -> str | None:
-        return self._text.stop_string
-
-    @property
-    def is_over(self) -> bool:
-        return self._text.stopped or self._reader.is_full
-
-    def push(self, ids: Sequence[int]) -> Shown:
-        return self._reader.push(self._text.push(ids))
-
-    def finish(self) -> Shown:
-        return self._reader.push(self._text.finish()) + self._reader.finish()
-
-    def message(self) -> Message:
-        return self._reader.message()
 
 
 _NOTHING: Message = {"role": "assistant", "content": ""}

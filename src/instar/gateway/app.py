@@ -24,6 +24,7 @@ from instar.gateway.messages.api import MessagesApi
 from instar.gateway.openapi import document
 from instar.gateway.responses.api import ResponsesApi
 from instar.gateway.versions import VersionKeeper
+from instar.gateway.versions_api import VersionsApi
 from instar.ports import Engine, Registry, Store
 from instar.runtime import Clock
 
@@ -90,5 +91,6 @@ def build_app(
         store, registry, engine, versions, keys, settings, clock, chat.context_length, processes
     )
     app.include_router(inspect.router)
+    app.include_router(VersionsApi(store, registry, versions, keys, settings).router)
     document(app, keys)
     return app

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from instar.config import Settings
 from instar.errors import RequestError
-from instar.flow.serve_turn import ChatRequest
+from instar.flow.exchange import ChatRequest
 from instar.gateway.guard import parse, read_body
 from instar.gateway.session_hints import session_hints
 from instar.records import BASE, Sampling

@@ -11,9 +11,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from instar.answers import CallPart
 from instar.config import Settings
 from instar.errors import InstarError
-from instar.flow.serve_turn import CallPart, ChatRequest, Ended, Piece, ServeTurn, Serving
+from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
+from instar.flow.serve_turn import ServeTurn
 from instar.gateway.asking import as_sent, read, sampling_of
 from instar.gateway.chat_tools import choice_of, tools_of
 from instar.gateway.errors import describe

@@ -15,10 +15,12 @@ from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from starlette.responses import JSONResponse, Response
 
-from instar.chat_format import RAW, ChatFormat
+from instar.chat_format import ChatFormat
 from instar.config import Settings
+from instar.content import RAW
 from instar.errors import InstarError, RequestError
-from instar.flow.serve_turn import ChatRequest, Ended, Piece, ServeTurn
+from instar.flow.exchange import ChatRequest, Ended, Piece
+from instar.flow.serve_turn import ServeTurn
 from instar.gateway.asking import as_sent, read, sampling_of
 from instar.gateway.errors import describe
 from instar.gateway.guard import KeyRing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from instar.flow.serve_turn import Serving
+from instar.flow.exchange import Serving
 
 
 def head(serving: Serving, served_name: str, kind: str) -> dict[str, Any]:

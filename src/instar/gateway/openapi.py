@@ -1,8 +1,8 @@
 """The OpenAPI document, at `/openapi.json`: what FastAPI finds, and what is true of all our routes.
 
-Routes name their summary, their body (`request_body`) and what they answer (`response_model`); those that sample are
-added by `add_answering`. The rest is added here by what a route is: the key, the error shape with each status that can
-come, the headers of those that sample. So a new route is documented without having to repeat any of it.
+Routes are added by `add_get`, `add_post` or, where they sample, `add_answering`, with what they take and answer. The
+rest is added here by what a route is: the key, the error shape with each status that can come, the headers of those
+that sample. So a new route is documented without having to repeat any of it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,31 @@ _ANSWER_HEADERS = {
 _RETRY = {"retry-after": "Seconds until another try makes sense"}
 
 
-def request_body(model: type[BaseModel]) -> dict[str, Any]:
-    """How a route describes its body: `openapi_extra={"requestBody": …}`."""
-    return {"content": {JSON_TYPE: {"schema": model.model_json_schema()}}, "required": True}
+def add_get(
+    router: APIRouter,
+    path: str,
+    endpoint: Callable[..., Any],
+    summary: str,
+    answer: type[BaseModel],
+    **more: Any,
+) -> None:
+    router.add_api_route(path, endpoint, methods=["GET"], summary=summary, response_model=answer, **more)
+
+
+def add_post(
+    router: APIRouter,
+    path: str,
+    endpoint: Callable[..., Any],
+    summary: str,
+    answer: type[BaseModel],
+    body: type[BaseModel] | None = None,
+    **more: Any,
+) -> None:
+    """A route that takes no body, or one of this model. `more` is FastAPI's."""
+    if body is not None:
+        schema = {"content": {JSON_TYPE: {"schema": body.model_json_schema()}}, "required": True}
+        more["openapi_extra"] = {"requestBody": schema}
+    router.add_api_route(path, endpoint, methods=["POST"], summary=summary, response_model=answer, **more)
 
 
 def add_answering(
@@ -74,15 +96,9 @@ def add_answering(
     events: dict[str, Any],
 ) -> None:
     """A route that samples: its answer comes whole or, as `events_of` describes it, in a stream."""
-    router.add_api_route(
-        path,
-        endpoint,
-        methods=["POST"],
-        summary=summary,
-        response_model=answer,
-        responses={200: {"content": {EVENTS_TYPE: events}}},
-        openapi_extra={"requestBody": request_body(body)},
-        route_class_override=AnsweringRoute,
+    stream = {200: {"content": {EVENTS_TYPE: events}}}
+    add_post(
+        router, path, endpoint, summary, answer, body, responses=stream, route_class_override=AnsweringRoute
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from instar.chat_format import RAW
+from instar.content import RAW
 from instar.gateway.chat_tools import Choice, FunctionTool, ResponseFormat, ToolCall, check_tools
 from instar.gateway.fields import (
     MAX_MESSAGES,

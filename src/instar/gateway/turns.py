@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 
 from instar.errors import RequestError
-from instar.flow.serve_turn import Ended, Piece, Serving
+from instar.flow.exchange import Ended, Piece, Serving
 from instar.gateway.sse import client_left
 
 T = TypeVar("T")

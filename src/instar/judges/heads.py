@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from safetensors.numpy import load_file
 
-from instar.chat_format import last_user_text
+from instar.content import last_user_text
 from instar.errors import ConfigError
 from instar.judges.embedding import Embedding, Floats
 from instar.judges.explicit import as_hint, newest

@@ -18,7 +18,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
-from instar.chat_format import last_user_text
+from instar.content import last_user_text
 from instar.records import JudgeItem, Message, NextKind
 
 MAX_STATES = 8

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 
-from instar.chat_format import last_user_text
+from instar.content import last_user_text
 from instar.records import Sample, Source, WeightedSample
 
 TOOL_SHARE = 0.25

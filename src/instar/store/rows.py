@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from instar.chat_format import last_user_index, said_text
+from instar.content import last_user_index, said_text
 from instar.records import Kind, Message, NextKind, NextState, Turn, TurnStatus
 from instar.store.columns import AnyRow, pack_floats, pack_ids, unpack_floats, unpack_ids
 from instar.store.pieces import HASH_BYTES, Assembler, Pieces, cut_ids, cut_messages, fetch

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
-from instar.chat_format import plain_text
+from instar.content import plain_text
 from instar.records import BASE, EXPLICIT, Activation, NextKind, Source
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
-from instar.chat_format import last_user_text, plain_text
+from instar.content import last_user_text, plain_text
 from instar.errors import StoreError
 from instar.flow.held_back import is_held_back
 from instar.records import BASE, Fate, JudgedAnswer, Origin, Sample, Source, Turn, Update

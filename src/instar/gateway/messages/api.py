@@ -15,13 +15,14 @@ from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import InstarError
-from instar.flow.serve_turn import ChatRequest, Piece, ServeTurn, Serving
+from instar.flow.exchange import ChatRequest, Piece, Serving
+from instar.flow.serve_turn import ServeTurn
 from instar.gateway.asking import as_sent, read, sampling_of
 from instar.gateway.guard import KeyRing
 from instar.gateway.messages.body import CountBody, MessagesBody
 from instar.gateway.messages.models import MessageEvent, MessageOut, TokenCount
 from instar.gateway.messages.output import PING, MessageBuilder, failed
-from instar.gateway.openapi import add_answering, events_of, request_body
+from instar.gateway.openapi import add_answering, add_post, events_of
 from instar.gateway.response_models import AnthropicError
 from instar.gateway.session_hints import speaker
 from instar.gateway.sse import EventStream, named_event
@@ -47,14 +48,14 @@ class MessagesApi:
             answer=MessageOut,
             events=events_of(MessageEvent, error=AnthropicError),
         )
-        self.router.add_api_route(
+        add_post(
+            self.router,
             "/v1/messages/count_tokens",
             self.count,
-            methods=["POST"],
-            summary="How many tokens a conversation takes as a prompt",
-            response_model=TokenCount,
+            "How many tokens a conversation takes as a prompt",
+            TokenCount,
+            CountBody,
             responses={404: {"description": "There is no such model or version"}},
-            openapi_extra={"requestBody": request_body(CountBody)},
         )
 
     async def create(self, request: Request) -> Response:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from instar.flow.serve_turn import ToolChoice
+from instar.flow.constraint import ToolChoice
 from instar.gateway.fields import (
     MAX_MESSAGES,
     MAX_PARTS,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from instar.answers import CallPart
 from instar.errors import InstarError
-from instar.flow.serve_turn import CallPart, Ended, Piece, Serving
+from instar.flow.exchange import Ended, Piece, Serving
 from instar.gateway.errors import anthropic_error, describe
 
 Event = dict[str, Any]

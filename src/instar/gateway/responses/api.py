@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import InstarError, RequestError
-from instar.flow.serve_turn import ChatRequest, Piece, ServeTurn
+from instar.flow.exchange import ChatRequest, Piece
+from instar.flow.serve_turn import ServeTurn
 from instar.gateway.asking import as_sent, read, sampling_of
 from instar.gateway.guard import KeyRing
 from instar.gateway.openapi import add_answering, events_of
