@@ -124,7 +124,9 @@ def test_completions(gateway: Gateway, sdk: openai.OpenAI) -> None:
         pytest.skip("this route is not served")
     asked: dict[str, Any] = {"model": "instar", "prompt": "hi", "temperature": 0, "max_tokens": 8}
     whole = sdk.completions.create(**asked)
-    chunks = list(sdk.completions.create(**asked, stream=True))
+    # the SDK's type wants a finish_reason in each chunk, which OpenAI's own server does not send either
+    lax = openai.OpenAI(base_url=sdk.base_url, api_key=gateway.key, max_retries=0)
+    chunks = list(lax.completions.create(**asked, stream=True))
     assert "".join(c.choices[0].text for c in chunks if c.choices) == whole.choices[0].text
     reasons = [c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason]
     assert reasons == [whole.choices[0].finish_reason]
