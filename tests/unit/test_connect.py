@@ -113,7 +113,7 @@ THEIRS = """\
     /* others */
     providers: { openai: { apiKey: "${KEY}" } },
   },
-  agents: { defaults: { model: { primary: "openai/gpt", fallbacks: ["openai/mini"] }, skills: ["a"] } },
+  agents: { defaults: { model: { primary: "openai/gpt", fallbacks: ["openai/mini"] }, skills: ["a"] /* two */ } },
   channels: { telegram: { enabled: true } },
 }
 """
@@ -123,7 +123,15 @@ def test_comments_and_everything_else_survive(connect: Connect, file: Path) -> N
     file.write_text(THEIRS, "utf-8")
     ran = connect("openclaw", "--small", "--write")
     text = file.read_text("utf-8")
-    for kept in ("// mine", "// keep", "/* others */", "mode: 'token'", "'token', token: \"t\"", "telegram"):
+    for kept in (
+        "// mine",
+        "// keep",
+        "/* others */",
+        "skills: [] /* two */",
+        "mode: 'token'",
+        "'token', token: \"t\"",
+        "telegram",
+    ):
         assert kept in text
     before, after = json5.loads(THEIRS), json5.loads(text)
     assert after["models"]["providers"]["openai"] == before["models"]["providers"]["openai"]
@@ -293,6 +301,13 @@ def test_the_small_prompt_fits_the_starter_model_and_the_stock_one_does_not() ->
     assert fits(prompt_tokens(SMALL), starter)
     assert not fits(prompt_tokens({}), starter)
     assert not fits(11_300, starter)
+
+
+def test_a_prompt_that_leaves_no_room_to_talk_does_not_fit() -> None:
+    wide = Served("http://x", "k", "instar", 16_384)
+    assert prompt_tokens({}) < wide.context_length
+    assert not fits(prompt_tokens({}), wide)
+    assert fits(prompt_tokens({}), Served("http://x", "k", "instar", 32_768))
 
 
 # ── one answer ────────────────────────────────────────────────────────────────────────────────────────────
