@@ -89,7 +89,13 @@ def opaque(name: str) -> list[tuple[dict[str, Any], dict[str, str]]]:
         ({"session_id": name}, {}),
         ({"prompt_cache_key": name}, {}),
         ({"metadata": {"session_id": name, "instar_learn": name}}, {}),
-        ({"user": name, "tools": [{"type": "function", "function": {"name": name}}]}, {}),
+        (
+            {
+                "user": name,
+                "tools": [{"type": "function", "function": {"name": "look", "description": name}}],
+            },
+            {},
+        ),
         ({"messages": [{"role": "user", "content": name, "name": name}]}, {}),
         ({}, {"x-session-id": printable, "x-turn-type": printable}),
         ({}, {"x-instar-learn": printable, "session_id": printable, "x-session-affinity": printable}),
