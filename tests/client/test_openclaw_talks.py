@@ -9,6 +9,7 @@ import pytest
 
 from tests.client.conftest import Scene, only
 from tests.kit import real_openclaw
+from tests.kit.real_openclaw import OpenClaw
 from tests.kit.scripted_house import scripted_house
 from tests.kit.told import Told, check, talk
 
@@ -39,6 +40,19 @@ def test_without_a_gateway(tmp_path: Path, named: bool) -> None:
         for text in ("Who was Mozart?", CORRECTION, PRAISE):
             client.say(text, "mozart", local=True)
         check(house.judged(), talk("Who was Mozart?", CORRECTION, PRAISE), "AAA")
+
+
+def test_a_home_without_any_configuration(tmp_path: Path) -> None:
+    """What a newcomer does: install OpenClaw, `instar connect openclaw --small --write`, talk."""
+    with scripted_house(tmp_path) as house:
+        client = OpenClaw(tmp_path / "home")
+        client.home.mkdir()
+        done = real_openclaw.connect(client.home, house.url, house.server.key, "--small", "--write")
+        assert done.returncode == 0, done.stderr
+        assert client.command("config", "validate")
+        for text in ("Who was Bach?", CORRECTION, PRAISE):
+            client.say(text, "bach", local=True)
+        check(house.judged(), talk("Who was Bach?", CORRECTION, PRAISE), "AAA")
 
 
 def test_two_conversations_that_say_the_same(scene: Scene) -> None:

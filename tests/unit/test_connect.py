@@ -153,6 +153,16 @@ def test_a_second_time_changes_nothing(connect: Connect, file: Path) -> None:
     assert len(backups(file)) == 1
 
 
+def test_no_copy_overwrites_another(connect: Connect, server: FakeServer, file: Path) -> None:
+    texts = [THEIRS]
+    for length in (8192, 16_384, 32_768):
+        file.write_text(texts[-1], "utf-8")
+        server.answers["/v1/models"] = (200, {"data": [{"id": "instar", "context_length": length}]})
+        connect("openclaw", "--small", "--write")
+        texts.append(file.read_text("utf-8"))
+    assert sorted(path.read_text("utf-8") for path in backups(file)) == sorted(texts[:-1])
+
+
 def test_a_model_named_by_a_string_stays_a_string(connect: Connect, file: Path) -> None:
     file.write_text('{"agents": {"defaults": {"model": "openai/gpt"}}}', "utf-8")
     connect("openclaw", "--small", "--write")

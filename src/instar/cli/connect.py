@@ -121,8 +121,9 @@ def _set_up(file: Json5File, server: Server, write: bool, small: bool | None, as
 
 def _write(file: Json5File, text: str) -> str | None:
     """Returns where the old file is kept; None where there was none."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    backup = file.path.with_name(f"{file.path.name}.before-instar-{stamp}")
+    stem = f"{file.path.name}.before-instar-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (stem, *(f"{stem}-{n}" for n in range(2, 100)))
+    backup = next(path for path in map(file.path.with_name, names) if not path.exists())
     file.write(text, backup)
     return str(backup) if file.text is not None else None
 
