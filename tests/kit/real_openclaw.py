@@ -85,7 +85,7 @@ class OpenClaw:
         """The same through the gateway's own HTTP endpoint: the same run of the agent, without a start of Node."""
         headers = {
             "authorization": f"Bearer {TOKEN}",
-            "x-openclaw-session-key": f"agent:main:explicit:{session}",
+            "x-openclaw-session-key": session_key(session),
         }
         body = {"model": "openclaw", "messages": [{"role": "user", "content": text}]}
         with httpx.Client(trust_env=False, timeout=timeout_s) as http:
