@@ -64,11 +64,13 @@ def build_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         following = asyncio.create_task(versions.run())
-        yield
-        following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
-        await engine.close()
+        try:
+            yield
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+        finally:
+            await engine.close()
 
     app = FastAPI(
         title="Instar",

@@ -96,7 +96,7 @@ class InspectApi:
         return JSONResponse({"status": "ok"})
 
     async def ready(self) -> Response:
-        if self.versions.ready:
+        if self.versions.ready and await self.engine.healthy():
             return JSONResponse({"status": "ready", "version": self.versions.current})
         return JSONResponse({"status": "starting"}, status_code=503, headers={"retry-after": "1"})
 
