@@ -9,10 +9,10 @@ The request is served wholly by the version that was current when it began.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from instar.answers import Shown
 from instar.chat_format import ChatFormat
@@ -22,13 +22,12 @@ from instar.flow.answer import Answer, Seen
 from instar.flow.constraint import constraint
 from instar.flow.conversation import context_hash
 from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
+from instar.flow.merge import merge
 from instar.flow.next_states import SESSION_DONE
 from instar.flow.sessions import Place, place
 from instar.ports import Engine, Store, TokenChunk
 from instar.records import Caller, Message, Sampling, Turn, TurnOutcome, TurnStatus
 from instar.runtime import Clock, new_id
-
-T = TypeVar("T")
 
 OPTED_OUT = "opted_out"
 
@@ -76,7 +75,7 @@ class ServeTurn:
             try:
                 yield serving
                 choices = [self._choice(serving, turn) for turn in serving.turns]
-                async with aclosing(_merge(choices)) as events:
+                async with aclosing(merge(choices)) as events:
                     async for event in events:
                         yield event
             finally:
@@ -278,33 +277,3 @@ def _new_turn(
         choice=choice,
         params={**request.params, "max_tokens": request.sampling.max_tokens, **where.notes, **done},
     )
-
-
-async def _merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Events of several choices as they come. One source, the usual case, costs nothing."""
-    if len(sources) == 1:
-        async with aclosing(sources[0]) as only:
-            async for event in only:
-                yield event
-        return
-    queue: asyncio.Queue[T | EngineError | None] = asyncio.Queue()
-
-    async def drain(source: AsyncIterator[T]) -> None:
-        try:
-            async for event in source:
-                await queue.put(event)
-            await queue.put(None)
-        except EngineError as error:
-            await queue.put(error)
-
-    tasks = [asyncio.create_task(drain(source)) for source in sources]
-    try:
-        for _ in sources:
-            while (item := await queue.get()) is not None:
-                if isinstance(item, EngineError):
-                    raise item
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

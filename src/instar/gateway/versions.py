@@ -23,7 +23,9 @@ log = structlog.get_logger()
 
 POLL_S = 0.25
 CHECK_ENGINE_EVERY = 8  # polls between two looks at what the engine really holds
-RETRY_EVERY = 120  # polls between two tries of an active version that could not be served: each reads all of it
+RETRY_EVERY = (
+    120  # polls between two tries of an active version that could not be served: each reads all of it
+)
 
 
 class VersionKeeper:
