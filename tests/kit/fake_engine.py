@@ -31,6 +31,7 @@ class FakeEngine:
         self.tells_forced = (
             True  # under a grammar, of every second token; the script is not held to the grammar
         )
+        self.context_length: int | None = None
         self.aborted = 0
         self.sampling = 0
 

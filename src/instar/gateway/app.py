@@ -88,9 +88,9 @@ def build_app(
     app.include_router(ChatApi(serve_turn, keys, settings, chat.token_text).router)
     app.include_router(CompletionsApi(serve_turn, keys, settings, chat).router)
     app.include_router(ResponsesApi(serve_turn, store, keys, settings).router)
-    app.include_router(MessagesApi(serve_turn, keys, settings).router)
+    app.include_router(MessagesApi(serve_turn, versions, keys, settings).router)
     inspect = InspectApi(
-        store, registry, engine, versions, keys, settings, clock, chat.context_length, processes
+        store, registry, engine, versions, keys, settings, clock, serve_turn.context_length, processes
     )
     app.include_router(inspect.router)
     app.include_router(VersionsApi(store, registry, versions, keys, settings).router)

@@ -17,6 +17,8 @@ from instar.gateway.guard import parse, read_body
 from instar.gateway.session_hints import session_hints
 from instar.records import BASE, Sampling
 
+LEAST_TOP_P = 1e-6
+"""Keeps the likeliest token alone, as clients mean it by 0, which engines refuse."""
 PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
 
 M = TypeVar("M", bound=BaseModel)
@@ -44,7 +46,7 @@ def sampling_of(
     return Sampling(
         max_tokens=max_tokens or settings.max_tokens,
         temperature=settings.temperature if temperature is None else temperature,
-        top_p=1.0 if top_p is None else top_p,
+        top_p=1.0 if top_p is None else max(top_p, LEAST_TOP_P),
         seed=seed,
         stop=tuple(stop),
         top_logprobs=top_logprobs,

@@ -140,9 +140,10 @@ class CompletionsApi:
             if not prompt:
                 raise RequestError("The prompt is empty.", param="prompt", code="invalid_value")
             return prompt, None
-        if len(prompt) > self.chat.context_length:
+        most = self.serve_turn.context_length()
+        if len(prompt) > most:
             raise RequestError(
-                f"prompt: {len(prompt)} tokens are more than this model's context, {self.chat.context_length}.",
+                f"prompt: {len(prompt)} tokens are more than this model's context, {most}.",
                 param="prompt",
                 code="context_length_exceeded",
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,10 +102,10 @@ class WaitingRoom:
             self.taken -= 1
 
 
-class AnsweringRoute(APIRoute):
-    """A route that samples answers: each request has a place in the `WaitingRoom` until its last byte is sent.
+class CountedRoute(APIRoute):
+    """A route that takes much: each request has a place in the `WaitingRoom` until its last byte is sent.
 
-    `openapi.add_answering` adds such routes. The room is at `app.state.waiting_room`.
+    The room is at `app.state.waiting_room`.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,15 +114,20 @@ class AnsweringRoute(APIRoute):
             await super().handle(scope, receive, send)
 
 
+class AnsweringRoute(CountedRoute):
+    """A route that samples answers. `openapi.add_answering` adds such routes."""
+
+
 JSON_TYPE = "application/json"
 
 
 def _check_type(request: Request) -> None:
     """A body without a type is taken for JSON, as curl and scripts leave it out. Raises RequestError 415."""
-    kind, _, parameters = request.headers.get("content-type", JSON_TYPE).partition(";")
-    charset = parameters.partition("charset=")[2].strip().strip('"').lower()
+    kind, *parameters = request.headers.get("content-type", JSON_TYPE).lower().split(";")
+    pairs = (parameter.partition("=") for parameter in parameters)
+    charsets = {value.strip().strip('"') for name, _, value in pairs if name.strip() == "charset"}
     encoding = request.headers.get("content-encoding", "identity").lower()
-    if kind.strip().lower() != JSON_TYPE or charset not in {"", "utf-8", "utf8"} or encoding != "identity":
+    if kind.strip() != JSON_TYPE or charsets - {"utf-8", "utf8"} or encoding != "identity":
         raise RequestError(
             "The body must be JSON in UTF-8, uncompressed. Send the header `Content-Type: application/json`.",
             status=415,
@@ -161,12 +167,18 @@ def parse(body: bytes, model: type[M]) -> M:
 
 
 def _check_json(body: bytes) -> None:
-    """Refuse what parsers disagree about, and what no database takes: NaN, and a name that is given twice.
+    """Refuse what parsers disagree about, and what cannot be written again: NaN, a number that becomes infinite, and a
+    name that is given twice.
 
     Of `{"n": 1, "n": 8}` a proxy in front of us may see the one and we the other.
     """
     try:
-        json.loads(body.decode("utf-8"), object_pairs_hook=_each_once, parse_constant=_no_constant)
+        json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_each_once,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
     except RecursionError:
         raise _invalid("it is nested too deeply") from None
     except ValueError as error:  # bad UTF-8 as well
@@ -182,6 +194,13 @@ def _each_once(pairs: list[tuple[str, Any]]) -> None:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:40]} is beyond all bounds")
+    return number
 
 
 def _invalid(why: str) -> RequestError:

@@ -221,7 +221,7 @@ class TurnView(BaseModel):
     session_id: str
     episode_id: str
     parent_id: str | None
-    kind: Literal["main", "tool_step", "side"]
+    kind: Literal["main", "tool_step", "retry", "side"]
     version: str
     status: Literal["open", "done", "cancelled", "failed"]
     finish_reason: str | None
@@ -239,6 +239,10 @@ class TurnView(BaseModel):
     learned: bool
     updates: list[str]
     reason: Annotated[str | None, Field(description="Why it is never learned from; null while it may be")]
+    recognised: Annotated[
+        str | None, Field(description="What told the kind, where that is not plainly conversation")
+    ]
+    kind_why: Annotated[str, Field(description="The same in words")]
 
 
 class TurnList(BaseModel):

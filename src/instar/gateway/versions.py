@@ -82,6 +82,15 @@ class VersionKeeper:
         if not self._in_use[version]:
             del self._in_use[version]
 
+    async def check(self, wanted: str | None) -> None:
+        """Raises RequestError (404) for a version that is not there, or not to be served. Loads nothing."""
+        if wanted in (None, BASE):
+            return
+        try:
+            await self._in_thread(self._servable, wanted)
+        except ArtifactError as error:
+            raise _not_there(str(wanted), error) from error
+
     async def _load_for_request(self, version: str, *, is_pinned: bool) -> None:
         try:
             await self._load(version)
@@ -93,12 +102,7 @@ class VersionKeeper:
                     code="version_lost",
                     kind="server_error",
                 ) from error
-            raise RequestError(
-                f"Version {version} cannot be served: {error} `instar versions list` shows what is there.",
-                status=404,
-                code="model_not_found",
-                param="model",
-            ) from error
+            raise _not_there(version, error) from error
 
     async def reload(self, version: str) -> None:
         """The engine restarted and forgot: load the version again."""
@@ -213,12 +217,16 @@ class VersionKeeper:
 
     def _verified(self, version: str) -> Path:
         """Runs in a thread: every byte is read. Raises ArtifactError."""
+        self._servable(version)
+        return self._registry.verify(version)
+
+    def _servable(self, version: str) -> None:
+        """What the manifest alone can tell. Raises ArtifactError."""
         manifest = self._registry.manifest(version)
         if manifest.base_sha256 != self._base_sha256:
             raise ArtifactError(f"{version} was trained from another model than the one served now.")
         if manifest.gate.get("passed") is False:
             raise ArtifactError(f"{version} did not pass the gate: {manifest.gate.get('why', '')}")
-        return self._registry.verify(version)
 
     async def _make_place(self) -> None:
         """Unload the longest unused version when the engine's places are taken."""
@@ -253,6 +261,15 @@ class VersionKeeper:
         if problem and problem != self.problem:
             log.warning("version_problem", problem=problem)
         self.problem = problem
+
+
+def _not_there(version: str, error: ArtifactError) -> RequestError:
+    return RequestError(
+        f"Version {version} cannot be served: {error} `instar versions list` shows what is there.",
+        status=404,
+        code="model_not_found",
+        param="model",
+    )
 
 
 def _will_pass(error: Exception) -> bool:

@@ -18,7 +18,7 @@ from instar.errors import InstarError
 from instar.flow.exchange import ChatRequest, Piece, Serving
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway.asking import as_sent, read, sampling_of
-from instar.gateway.guard import KeyRing
+from instar.gateway.guard import CountedRoute, KeyRing
 from instar.gateway.messages.body import CountBody, MessagesBody
 from instar.gateway.messages.models import MessageEvent, MessageOut, TokenCount
 from instar.gateway.messages.output import PING, MessageBuilder, failed
@@ -27,6 +27,7 @@ from instar.gateway.response_models import AnthropicError
 from instar.gateway.session_hints import speaker
 from instar.gateway.sse import EventStream, named_event
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
+from instar.gateway.versions import VersionKeeper
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class MessagesApi:
     """Translates between Anthropic's shapes and the flow."""
 
     serve_turn: ServeTurn
+    versions: VersionKeeper
     keys: KeyRing
     settings: Settings
     router: APIRouter = field(default_factory=APIRouter)
@@ -55,7 +57,11 @@ class MessagesApi:
             "How many tokens a conversation takes as a prompt",
             TokenCount,
             CountBody,
-            responses={404: {"description": "There is no such model or version"}},
+            responses={
+                404: {"description": "There is no such model or version"},
+                429: {"description": "Too many requests are being answered or wait already"},
+            },
+            route_class_override=CountedRoute,
         )
 
     async def create(self, request: Request) -> Response:
@@ -71,7 +77,10 @@ class MessagesApi:
     async def count(self, request: Request) -> Response:
         caller = self.keys.caller(request)
         body = await read(request, CountBody, self.settings.max_body_bytes)
-        tokens = await self.serve_turn.count_tokens(self._to_chat(body, request), caller)
+        asked = self._to_chat(body, request)
+        await self.versions.check(asked.version)
+        who = speaker(caller, (body.metadata or {}).get("user_id"))
+        tokens = await self.serve_turn.count_tokens(asked, who)
         return JSONResponse({"input_tokens": tokens})
 
     def _to_chat(self, body: CountBody, request: Request) -> ChatRequest:

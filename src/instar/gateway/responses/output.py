@@ -91,7 +91,7 @@ class ResponseBuilder:
             "text": _text_config(body),
             "tool_choice": _dump(body.tool_choice) or "auto",
             "tools": [_dump(tool) for tool in body.tools or []],
-            "top_p": sampling.top_p,
+            "top_p": sampling.top_p if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "usage": None,
             **self._ending,
