@@ -24,7 +24,10 @@ class FakeEngine:
         self.fail_after: int | None = None  # tokens, then the connection breaks
         self.refuse: EngineError | None = None
         self.load_error: EngineError | None = None
-        self.gate: asyncio.Event | None = None  # sampling waits for it after the first token
+        self.gate: asyncio.Event | None = (
+            None  # sampling waits for it after each token but the last, from this one:
+        )
+        self.gate_at = 0
         self.prefill: asyncio.Event | None = None  # sampling waits for it before the first token
         self.prompts: list[list[int]] = []
         self.samplings: list[Sampling] = []
@@ -63,7 +66,7 @@ class FakeEngine:
                 forced = [at % 2 == 0] if sampling.grammar and self.tells_forced else None
                 yield TokenChunk([token_id], [-0.5 - at / 100], finish, forced=forced)
                 await asyncio.sleep(self.pause_s)
-                if self.gate and not last:
+                if self.gate and not last and at >= self.gate_at:
                     await self.gate.wait()
             finished = True
         finally:

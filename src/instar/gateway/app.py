@@ -18,13 +18,14 @@ from instar.gateway import errors
 from instar.gateway.boundary import Boundary
 from instar.gateway.chat import ChatApi
 from instar.gateway.completions import CompletionsApi
-from instar.gateway.guard import KeyRing, WaitingRoom
 from instar.gateway.inspect import InspectApi
+from instar.gateway.keys import KeyRing
 from instar.gateway.messages.api import MessagesApi
 from instar.gateway.openapi import document
 from instar.gateway.responses.api import ResponsesApi
 from instar.gateway.versions import VersionKeeper
 from instar.gateway.versions_api import VersionsApi
+from instar.gateway.waiting_room import WaitingRoom
 from instar.ports import Engine, Registry, Store
 from instar.runtime import Clock
 

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request
-from pydantic import BaseModel
 
 from instar.config import Settings
 from instar.errors import RequestError
 from instar.flow.exchange import ChatRequest
-from instar.gateway.guard import parse, read_body
 from instar.gateway.session_hints import session_hints
 from instar.records import BASE, Sampling
 
 LEAST_TOP_P = 1e-6
 """Keeps the likeliest token alone, as clients mean it by 0, which engines refuse."""
-PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
-
-M = TypeVar("M", bound=BaseModel)
-
-
-async def read(request: Request, model: type[M], limit_bytes: int) -> M:
-    """The body as a model. Raises RequestError 400 or 413."""
-    raw = await read_body(request, limit_bytes)
-    if len(raw) > PARSE_IN_THREAD_ABOVE:
-        return await asyncio.to_thread(parse, raw, model)
-    return parse(raw, model)
 
 
 def sampling_of(

@@ -16,10 +16,11 @@ from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
 from instar.flow.serve_turn import ServeTurn
-from instar.gateway.asking import as_sent, read, sampling_of
+from instar.gateway.asking import as_sent, sampling_of
+from instar.gateway.bodies import read
 from instar.gateway.chat_tools import choice_of, tools_of
 from instar.gateway.errors import describe
-from instar.gateway.guard import KeyRing
+from instar.gateway.keys import KeyRing
 from instar.gateway.openai_shape import head, usage
 from instar.gateway.openapi import add_answering, events_of
 from instar.gateway.response_models import ChatChunk, ChatCompletion

@@ -21,9 +21,10 @@ from instar.content import RAW
 from instar.errors import InstarError, RequestError
 from instar.flow.exchange import ChatRequest, Ended, Piece
 from instar.flow.serve_turn import ServeTurn
-from instar.gateway.asking import as_sent, read, sampling_of
+from instar.gateway.asking import as_sent, sampling_of
+from instar.gateway.bodies import read
 from instar.gateway.errors import describe
-from instar.gateway.guard import KeyRing
+from instar.gateway.keys import KeyRing
 from instar.gateway.openai_shape import head, usage
 from instar.gateway.openapi import add_answering, events_of
 from instar.gateway.response_models import TextChunk, TextCompletion

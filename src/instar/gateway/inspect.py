@@ -16,8 +16,9 @@ from instar.errors import RequestError
 from instar.flow.sessions import clean_session_id
 from instar.flow.story import waiting_version
 from instar.gateway import response_models as models
-from instar.gateway.asking import read, version_of
-from instar.gateway.guard import KeyRing
+from instar.gateway.asking import version_of
+from instar.gateway.bodies import read
+from instar.gateway.keys import KeyRing
 from instar.gateway.openapi import add_get, add_post
 from instar.gateway.schemas import FeedbackBody
 from instar.gateway.versions import VersionKeeper

@@ -17,8 +17,9 @@ from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.exchange import ChatRequest, Piece, Serving
 from instar.flow.serve_turn import ServeTurn
-from instar.gateway.asking import as_sent, read, sampling_of
-from instar.gateway.guard import CountedRoute, KeyRing
+from instar.gateway.asking import as_sent, sampling_of
+from instar.gateway.bodies import read
+from instar.gateway.keys import KeyRing
 from instar.gateway.messages.body import CountBody, MessagesBody
 from instar.gateway.messages.models import MessageEvent, MessageOut, TokenCount
 from instar.gateway.messages.output import PING, MessageBuilder, failed
@@ -28,6 +29,7 @@ from instar.gateway.session_hints import speaker
 from instar.gateway.sse import EventStream, named_event
 from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
 from instar.gateway.versions import VersionKeeper
+from instar.gateway.waiting_room import CountedRoute
 
 
 @dataclass(slots=True)

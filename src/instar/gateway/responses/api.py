@@ -14,8 +14,9 @@ from instar.config import Settings
 from instar.errors import InstarError, RequestError
 from instar.flow.exchange import ChatRequest, Piece
 from instar.flow.serve_turn import ServeTurn
-from instar.gateway.asking import as_sent, read, sampling_of
-from instar.gateway.guard import KeyRing
+from instar.gateway.asking import as_sent, sampling_of
+from instar.gateway.bodies import read
+from instar.gateway.keys import KeyRing
 from instar.gateway.openapi import add_answering, events_of
 from instar.gateway.responses.body import ResponsesBody
 from instar.gateway.responses.models import ResponseEvent, ResponseObject
