@@ -30,6 +30,7 @@ from instar.chat_template import REFUSALS, compile_template, speaks_of_tools, te
 from instar.content import is_raw, text_of
 from instar.errors import ModelError, RequestError
 from instar.records import Message
+from instar.token_bytes import TokenBytes
 
 _TAIL = 16
 """Tokens at the end of a prompt that are looked at for an opening tag."""
@@ -87,6 +88,7 @@ class ChatFormat:
             raise ModelError(f"{model_dir / 'tokenizer.json'} cannot be read: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self.token_bytes = TokenBytes(self._tokenizer).of
         config = _json(model_dir / "tokenizer_config.json")
         self._special = {
             name: _token_text(config.get(name))

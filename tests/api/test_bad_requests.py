@@ -128,7 +128,9 @@ async def test_every_route_but_health_is_closed_without_the_key(live: Live, head
     assert len(paths) >= 13
     sampled, turns = len(live.engine.prompts), await turn_count(live)
     async with httpx.AsyncClient(base_url=live.url, trust_env=False) as stranger:
-        for path, method in ((p.format(version="base", model="instar"), m) for p in paths for m in paths[p]):
+        for path, method in (
+            (p.format(version="base", model="instar", id="x"), m) for p in paths for m in paths[p]
+        ):
             answer = await stranger.request(method, path, json=ASK, headers=headers)
             assert answer.status_code == 401, path
             assert is_openai_error(answer) or path.startswith("/v1/messages")

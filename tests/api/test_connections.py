@@ -218,11 +218,11 @@ async def test_unfinished_request_behind_others_waits_until_it_is_its_turn(tmp_p
         reader, writer = await wire.connect(live.url)
         writer.write(whole(STREAM) + whole(ASK) + post("content-length: 1000"))
         await reader.readuntil(b'"content": "a"')
-        gate, live.engine.gate = live.engine.gate, asyncio.Event()
-        gate.set()
+        live.engine.prefill = asyncio.Event()  # for the second
+        live.engine.gate.set()
         await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), wire.HANG_S)
         await asyncio.sleep(1.0)
-        live.engine.gate.set()
+        live.engine.prefill.set()
         assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
         assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 408
         writer.close()

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from instar.answers import CallPart
+from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
@@ -106,7 +107,7 @@ async def told_gateway(folder: Path, **settings: Any) -> AsyncIterator[ToldGatew
     errors.install(app)
     app.state.waiting_room = WaitingRoom(100)
     serve_turn = cast(ServeTurn, turns)
-    app.include_router(ResponsesApi(serve_turn, cast(Store, None), keys, made).router)
+    app.include_router(ResponsesApi(serve_turn, cast(Store, None), cast(ChatFormat, None), keys, made).router)
     app.include_router(MessagesApi(serve_turn, cast(VersionKeeper, None), keys, made).router)
     async with (
         listening(app) as (url, _),

@@ -86,9 +86,9 @@ def build_app(
     app.add_middleware(Boundary)
     allow_origins(app, settings.cors_origins)  # around it, so that web pages can read of a fault, too
     app.state.waiting_room = WaitingRoom(settings.engine.max_streams + settings.engine.max_waiting)
-    app.include_router(ChatApi(serve_turn, keys, settings, chat.token_text).router)
+    app.include_router(ChatApi(serve_turn, keys, settings, chat).router)
     app.include_router(CompletionsApi(serve_turn, keys, settings, chat).router)
-    app.include_router(ResponsesApi(serve_turn, store, keys, settings).router)
+    app.include_router(ResponsesApi(serve_turn, store, chat, keys, settings).router)
     app.include_router(MessagesApi(serve_turn, versions, keys, settings).router)
     inspect = InspectApi(
         store, registry, engine, versions, keys, settings, clock, serve_turn.context_length, processes

@@ -55,15 +55,25 @@ def version_of(model: str, served_name: str) -> str | None:
 
 
 def as_sent(
-    asked: ChatRequest, request: Request, settings: Settings, *, model: str, fields: Mapping[str, Any]
+    asked: ChatRequest,
+    request: Request,
+    settings: Settings,
+    *,
+    api: str,
+    model: str,
+    fields: Mapping[str, Any],
+    top_p: float | None = None,
 ) -> ChatRequest:
-    """`asked`, with what stands in the same place on every surface: version, session, whether it is learned from.
+    """`asked`, with what stands in the same place on every surface: version, session, whether it is learned from; and
+    what is kept of the request: which `api` it came through, and how it was to be sampled.
 
     A session is named by a header, or else by a field of the body; `fields` are those that may, and `metadata`. Where
     none does, that of `asked` holds.
     """
     metadata = fields.get("metadata") or {}
     told = session_hints(request.headers, fields)
+    sampling = asked.sampling
+    how = {"api": api, "temperature": sampling.temperature, "top_p": top_p, "seed": sampling.seed}
     learn = request.headers.get("x-instar-learn", metadata.get("instar_learn", "on"))
     return replace(
         asked,
@@ -72,4 +82,5 @@ def as_sent(
         learn=str(learn).lower() not in {"off", "false", "0", "no"},
         side=told.side,
         hints=told.hints,
+        params={**how, **asked.params},
     )
