@@ -64,7 +64,10 @@ class FakeEngine:
                 last = at == len(ids) - 1
                 finish = ("length" if cut else "stop") if last else None
                 forced = [at % 2 == 0] if sampling.grammar and self.tells_forced else None
-                yield TokenChunk([token_id], [-0.5 - at / 100], finish, forced=forced)
+                logprob = -0.5 - at / 100
+                likeliest = [(token_id, logprob), (token_id - 1, -3.0)][: sampling.top_logprobs]
+                top = [likeliest] if sampling.top_logprobs else None
+                yield TokenChunk([token_id], [logprob], finish, top, forced)
                 await asyncio.sleep(self.pause_s)
                 if self.gate and not last and at >= self.gate_at:
                     await self.gate.wait()

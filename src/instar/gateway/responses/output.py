@@ -64,7 +64,7 @@ class ResponseBuilder:
 
     def add(self, piece: Piece) -> list[Event]:
         if self._logprobs is not None:
-            self._untold += self._logprobs.of(piece)
+            self._untold += [_always_with_bytes(token) for token in self._logprobs.of(piece)]
         events: list[Event] = []
         if piece.reasoning:
             self.reasoning_tokens += len(piece.ids)
@@ -215,6 +215,12 @@ class ResponseBuilder:
             "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
             "total_tokens": self._prompt_tokens + response_tokens,
         }
+
+
+def _always_with_bytes(token: dict[str, Any]) -> dict[str, Any]:
+    """The SDK has it that a token has bytes, be it none; in chat completions it is null then."""
+    others = [{**other, "bytes": other["bytes"] or []} for other in token["top_logprobs"]]
+    return {**token, "bytes": token["bytes"] or [], "top_logprobs": others}
 
 
 def stored(turn: Turn, served_name: str, reasoning_tokens: int) -> dict[str, Any]:
