@@ -71,6 +71,7 @@ async def test_recorded_ids_and_logprobs_are_the_sampled_ones(live: Live) -> Non
     assert turn.logprobs == pytest.approx([-0.5 - i / 100 for i in range(len(turn.response_ids))])
     assert turn.prompt_ids == live.engine.prompts[0]
     assert turn.version == "base"
+    assert (turn.params["api"], turn.params["temperature"], turn.params["seed"]) == ("chat", 0.7, None)
 
 
 async def test_stop_string_ends_text_and_sampling(live: Live) -> None:
