@@ -141,6 +141,14 @@ async def test_count_is_that_of_the_prompt_and_records_nothing(
     assert counted.input_tokens == served.usage.input_tokens > 0
 
 
+async def test_count_knows_no_version_that_is_not_there(live: Live) -> None:
+    for model, status in (("instar@v999", 404), ("instar@base", 200), ("gpt-4", 404)):
+        answer = await live.http.post(
+            "/v1/messages/count_tokens", json={"model": model, "messages": [user("hi")]}
+        )
+        assert answer.status_code == status, model
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": None}, "max_tokens"),
     ({"max_tokens": 0}, "max_tokens"),

@@ -333,15 +333,16 @@ async def test_a_forced_call_that_is_cut_is_a_cut_call(live: Live) -> None:
 
 
 async def test_forced_arguments_are_streamed_as_they_come(live: Live) -> None:
-    says(live, FORMATS["hermes"].write(CALLS[:1]))
-    live.engine.gate = asyncio.Event()
-    pieces: list[str] = []
+    text = FORMATS["hermes"].write(CALLS[:1])
+    says(live, text)
+    live.engine.gate, live.engine.gate_at = asyncio.Event(), text.index("arguments") + 20
     body = {"model": "instar", "messages": ASKED, "tools": TOOLS, "tool_choice": "required", "stream": True}
-    live.engine.gate.set()
-    async with live.http.stream("POST", "/v1/chat/completions", json=body) as response:
+    pieces: list[str] = []
+    async with live.http.stream("POST", "/v1/chat/completions", json=body) as response, asyncio.timeout(60):
         async for line in response.aiter_lines():
             if '"arguments"' in line and '"name"' not in line:
                 pieces.append(line)
+                live.engine.gate.set()  # the rest of the call is not sampled before its beginning was read
     assert len(pieces) > 10
 
 

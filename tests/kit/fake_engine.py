@@ -24,13 +24,17 @@ class FakeEngine:
         self.fail_after: int | None = None  # tokens, then the connection breaks
         self.refuse: EngineError | None = None
         self.load_error: EngineError | None = None
-        self.gate: asyncio.Event | None = None  # sampling waits for it after the first token
+        self.gate: asyncio.Event | None = (
+            None  # sampling waits for it after each token but the last, from this one:
+        )
+        self.gate_at = 0
         self.prefill: asyncio.Event | None = None  # sampling waits for it before the first token
         self.prompts: list[list[int]] = []
         self.samplings: list[Sampling] = []
         self.tells_forced = (
             True  # under a grammar, of every second token; the script is not held to the grammar
         )
+        self.context_length: int | None = None
         self.aborted = 0
         self.sampling = 0
 
@@ -60,9 +64,12 @@ class FakeEngine:
                 last = at == len(ids) - 1
                 finish = ("length" if cut else "stop") if last else None
                 forced = [at % 2 == 0] if sampling.grammar and self.tells_forced else None
-                yield TokenChunk([token_id], [-0.5 - at / 100], finish, forced=forced)
+                logprob = -0.5 - at / 100
+                likeliest = [(token_id, logprob), (token_id - 1, -3.0)][: sampling.top_logprobs]
+                top = [likeliest] if sampling.top_logprobs else None
+                yield TokenChunk([token_id], [logprob], finish, top, forced)
                 await asyncio.sleep(self.pause_s)
-                if self.gate and not last:
+                if self.gate and not last and at >= self.gate_at:
                     await self.gate.wait()
             finished = True
         finally:

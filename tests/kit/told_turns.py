@@ -15,14 +15,17 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from instar.answers import CallPart
+from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway import errors
-from instar.gateway.guard import KeyRing, WaitingRoom
+from instar.gateway.keys import KeyRing
 from instar.gateway.messages.api import MessagesApi
 from instar.gateway.responses.api import ResponsesApi
+from instar.gateway.versions import VersionKeeper
+from instar.gateway.waiting_room import WaitingRoom
 from instar.ports import Store
 from instar.records import Caller, Kind, Turn
 from tests.kit.live_gateway import KEY, listening
@@ -104,8 +107,8 @@ async def told_gateway(folder: Path, **settings: Any) -> AsyncIterator[ToldGatew
     errors.install(app)
     app.state.waiting_room = WaitingRoom(100)
     serve_turn = cast(ServeTurn, turns)
-    app.include_router(ResponsesApi(serve_turn, cast(Store, None), keys, made).router)
-    app.include_router(MessagesApi(serve_turn, keys, made).router)
+    app.include_router(ResponsesApi(serve_turn, cast(Store, None), cast(ChatFormat, None), keys, made).router)
+    app.include_router(MessagesApi(serve_turn, cast(VersionKeeper, None), keys, made).router)
     async with (
         listening(app) as (url, _),
         openai.AsyncOpenAI(
