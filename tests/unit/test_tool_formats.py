@@ -268,6 +268,9 @@ def test_thinking_is_apart(text: str, opened: bool, reasoning: str | None, conte
         ("… [AVAILABLE_TOOLS] … [TOOL_CALLS] …", "mistral"),
         ("… <|python_tag|> …", "llama3"),
         ("… 'Environment: ipython' … '\"parameters\": dictionary' …", "llama3"),
+        ("… [TOOL_CALLS]{{ name }}[ARGS]{{ arguments }} …", None),
+        ("… <seed:tool_call>\\n<function=' + f + '>\\n<parameter=' …", None),
+        ("… <tool_call>{{ name }}<arg_key> …", None),
         ("{{ message['role'] }}", None),
     ],
 )
