@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from instar.errors import EngineError, EngineUnavailable
 from tests.kit.live_gateway import KEY
-from tests.kit.told_turns import READ_A, READ_B, THOUGHT, WORDS, ToldGateway, ended, told_gateway
+from tests.kit.told_turns import AT_ONCE, READ_A, READ_B, THOUGHT, WORDS, ToldGateway, ended, told_gateway
 
 ASK: dict[str, Any] = {
     "model": "instar",
@@ -80,6 +80,20 @@ async def test_stream_adds_up_to_the_message_that_comes_without_it(gateway: Told
     assert (second.id, second.name, second.input) == ("call_b", "read", {"path": "b"})
     assert whole.stop_reason == "tool_use"
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (3, 9)
+
+
+async def test_what_comes_at_once_keeps_its_order(gateway: ToldGateway) -> None:
+    gateway.tell(AT_ONCE, ended("tool_calls"))
+    whole = await gateway.anthropic.messages.create(**ASK)
+    async with gateway.anthropic.messages.stream(**ASK) as stream:
+        streamed = await stream.get_final_message()
+    assert streamed.to_dict(exclude_none=True) == whole.to_dict(exclude_none=True)
+    thought, before, first, after, second = whole.content
+    assert (thought.type, before.type, after.type) == ("thinking", "text", "text")
+    assert (before.text, after.text) == ("I shall ", "look.")
+    assert [(c.type, c.id, c.name, c.input) for c in (first, second)] == [  # type: ignore[union-attr]
+        ("tool_use", f"call_{name}", "read", {"path": name}) for name in "ab"
+    ]
 
 
 async def test_what_comes_back_is_the_message_that_was_recorded(gateway: ToldGateway) -> None:

@@ -13,12 +13,13 @@ from instar.records import BASE, Sampling
 
 
 class FakeEngine:
-    """Answers with `script(version, prompt_text)`, one token at a time. Knobs are plain attributes."""
+    """Answers with `script(version, prompt_text)`, `at_once` tokens at a time. Knobs are plain attributes."""
 
     def __init__(self, chat: ChatFormat, script: Callable[[str, str], str] | None = None) -> None:
         self.chat = chat
         self.script = script or (lambda version, prompt: f"answer of {version}")
         self.pause_s = 0.0
+        self.at_once = 1
         self.versions = {BASE}
         self.up = True
         self.fail_after: int | None = None  # tokens, then the connection breaks
@@ -54,13 +55,16 @@ class FakeEngine:
         try:
             if self.prefill:
                 await self.prefill.wait()
-            for at, token_id in enumerate(ids):
-                if self.fail_after is not None and at >= self.fail_after:
+            for start in range(0, len(ids), self.at_once):
+                if self.fail_after is not None and start >= self.fail_after:
                     raise EngineUnavailable("the connection broke")
-                last = at == len(ids) - 1
+                span = range(start, min(start + self.at_once, len(ids)))
+                last = span.stop == len(ids)
                 finish = ("length" if cut else "stop") if last else None
-                forced = [at % 2 == 0] if sampling.grammar and self.tells_forced else None
-                yield TokenChunk([token_id], [-0.5 - at / 100], finish, forced=forced)
+                forced = [at % 2 == 0 for at in span] if sampling.grammar and self.tells_forced else None
+                yield TokenChunk(
+                    ids[start : span.stop], [-0.5 - at / 100 for at in span], finish, forced=forced
+                )
                 await asyncio.sleep(self.pause_s)
                 if self.gate and not last:
                     await self.gate.wait()

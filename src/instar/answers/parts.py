@@ -34,6 +34,12 @@ class Tool:
             raise RequestError("A tool is {type: function, function: {name, …}}.", param="tools") from error
         return cls(name, says, parameters, strict)
 
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Schemas of the arguments by name; {} where the client's schema tells none."""
+        found = (self.parameters or {}).get("properties")
+        return found if isinstance(found, dict) else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -57,8 +63,18 @@ class CallPart:
     name: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what the model thought aloud."""
+
+    text: str
+
+
 Part = str | CallPart
 """Text, or a piece of a call; a format leaves `id` out."""
+
+Shown = tuple[Part | Thought, ...]
+"""What a client gets to see of an answer, in the order in which the model wrote it."""
 
 
 class CallReader(Protocol):

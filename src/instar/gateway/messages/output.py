@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from instar.answers import CallPart
+from instar.answers import CallPart, Part, Thought
 from instar.errors import InstarError
 from instar.flow.exchange import Ended, Piece, Serving
 from instar.gateway.errors import anthropic_error, describe
@@ -33,14 +33,7 @@ class MessageBuilder:
         return [{"type": "message_start", "message": self.message()}]
 
     def add(self, piece: Piece) -> list[Event]:
-        events: list[Event] = []
-        if piece.reasoning and self._shows_thinking:
-            events += self._grow("thinking", piece.reasoning)
-        if piece.text:
-            events += self._grow("text", piece.text)
-        for part in piece.calls:
-            events += self._call(part)
-        return events
+        return [event for part in piece.shown for event in self._add(part)]
 
     def end(self, ended: Ended) -> list[Event]:
         events = self._close()
@@ -60,6 +53,13 @@ class MessageBuilder:
             **self._ending,
             "usage": dict(self._usage),
         }
+
+    def _add(self, part: Part | Thought) -> list[Event]:
+        if isinstance(part, CallPart):
+            return self._call(part)
+        if isinstance(part, str):
+            return self._grow("text", part)
+        return self._grow("thinking", part.text) if self._shows_thinking else []
 
     # ── blocks ────────────────────────────────────────────────────────────────────────────────────────
     def _grow(self, kind: str, text: str) -> list[Event]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from instar.answers import CallPart
+from instar.answers import CallPart, Part, Thought
 from instar.errors import InstarError
 from instar.flow.exchange import Ended, Piece, Serving
 from instar.gateway.errors import describe
@@ -41,15 +41,16 @@ class ResponseBuilder:
         return self._event("in_progress", {}, response={**self.response(), "output": []})
 
     def add(self, piece: Piece) -> list[Event]:
-        events: list[Event] = []
         if piece.reasoning:
             self._reasoning_tokens += len(piece.ids)
-            events += [*self._open("reasoning"), self._grow("reasoning_text", piece.reasoning)]
-        if piece.text:
-            events += [*self._open("message"), self._grow("output_text", piece.text)]
-        for part in piece.calls:
-            events += self._call(part)
-        return events
+        return [event for part in piece.shown for event in self._write(part)]
+
+    def _write(self, part: Part | Thought) -> list[Event]:
+        if isinstance(part, CallPart):
+            return self._call(part)
+        if isinstance(part, str):
+            return [*self._open("message"), self._grow("output_text", part)]
+        return [*self._open("reasoning"), self._grow("reasoning_text", part.text)]
 
     def end(self, ended: Ended) -> list[Event]:
         was_cut = ended.finish_reason == "length"
