@@ -215,8 +215,9 @@ def ends_of_call(text: str, at: int, call: list[str]) -> list[int]:
     try:
         wanted = json.loads(call[1])
     except ValueError:  # long ones are passed on before they turn out to be broken
-        found = text.find(call[1].replace("\\u000a", "\n"), at)
-        return [] if found < 0 else [found + len(call[1].replace("\\u000a", "\n"))]
+        written = call[1].replace("\\u000a", "\n")
+        end = text.find(written, at) + len(written)
+        return [end, text.find("}", end) + 1] if written in text[at:] else []
     if text.startswith(f"<function={name}>", at):
         ends = [m.end() for m in re.finditer("</function>", text)]
         said = [str(v) for v in wanted.values()]
@@ -304,6 +305,56 @@ def test_examples(name: str, text: str, calls: list[tuple[str, Any]], content: s
     message = read(name, list(text))
     assert calls_of(message) == calls
     assert message["content"] == content
+
+
+TYPED: list[tuple[Any, str, Any]] = [
+    # what a schema says, the text of a value, and what it is
+    ({"type": "string"}, "10115", "10115"),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "10115", "10115"),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "None", None),
+    ({"type": ["string", "null"]}, "null", None),
+    ({"$ref": "#/$defs/zip"}, "10115", "10115"),
+    ({"allOf": [{"$ref": "#/$defs/zip"}, {"description": "x"}]}, "10115", "10115"),
+    ({"enum": ["1", "2"]}, "1", "1"),
+    ({"enum": [1, "2"]}, "1", 1),
+    ({"enum": [1, "2"]}, "2", "2"),
+    ({"enum": [1, 2]}, "1", 1),
+    ({"const": "3"}, "3", "3"),
+    ({"type": "boolean"}, "True", True),
+    ({"type": "boolean"}, "false", False),
+    ({"type": "boolean"}, "maybe", "maybe"),
+    ({"type": ["integer", "null"]}, "None", None),
+    ({"type": "integer"}, " 7", 7),
+    ({"type": "number"}, "1e999", "1e999"),
+    ({"type": "array"}, '[1, {"a": null}]', [1, {"a": None}]),
+    ({"type": "object"}, "no object", "no object"),
+    ({}, "10115", 10115),
+    ({}, "True", "True"),
+    (None, "text", "text"),
+    ({"type": "string"}, "a</parameter>b", "a</parameter>b"),
+    ({"type": "string"}, "a</function>b\n</parameter> c", "a</function>b\n</parameter> c"),
+]
+
+
+@pytest.mark.parametrize(("schema", "text", "value"), TYPED, ids=lambda value: str(value)[:30])
+def test_bare_values_are_what_their_schema_says(schema: Any, text: str, value: Any) -> None:
+    properties = {} if schema is None else {"a": schema}
+    tool = Tool("f", "", {"properties": properties, "$defs": {"zip": {"type": "string"}}})
+    reader = FORMATS["qwen3_coder"].reader([tool], is_forced=False)
+    shown = reader.push(
+        f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    )
+    assert [json.loads(part.arguments) for part in shown[1:] if isinstance(part, CallPart)] == [{"a": value}]
+
+
+def test_under_the_grammar_a_value_ends_where_the_grammar_ends_it() -> None:
+    tool = Tool("f", "", {"properties": {"a": {"type": "string"}}})
+    reader = FORMATS["qwen3_coder"].reader([tool], is_forced=True)
+    text = "</parameter>\n<parameter=b></parameter>\n</function>\n</tool_call>"
+    shown = reader.push(
+        f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    )
+    assert [json.loads(part.arguments) for part in shown[1:] if isinstance(part, CallPart)] == [{"a": text}]
 
 
 def test_long_arguments_are_passed_on_before_the_call_ends() -> None:

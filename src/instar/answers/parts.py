@@ -43,10 +43,10 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as the history has it."""
+    """A call as the history has it. `arguments` is an object; clients send back what is none, as they got it."""
 
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Any = field(default_factory=dict)
 
     def as_json(self, key: str = "arguments") -> str:
         return f'{{"name": {dumps(self.name)}, "{key}": {dumps(self.arguments)}}}'
