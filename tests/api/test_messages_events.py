@@ -12,7 +12,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from instar.answers import CallPart
 from instar.errors import EngineError, EngineUnavailable
+from instar.flow.exchange import Piece
 from tests.kit.live_gateway import KEY
 from tests.kit.told_turns import AT_ONCE, READ_A, READ_B, THOUGHT, WORDS, ToldGateway, ended, told_gateway
 
@@ -149,6 +151,17 @@ async def test_arguments_that_were_cut_are_handed_on_as_text(gateway: ToldGatewa
     gateway.tell(READ_A[:2], ended("length"))
     whole = await gateway.anthropic.messages.create(**ASK)
     assert whole.content[0].input == {"arguments": '{"path": '}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "arguments", [r'{"x": "\ud800"}', '{"x": 1e999}', '{"x": [-1e999]}', "[1]", "9" * 5000]
+)
+async def test_arguments_that_could_not_be_sent_are_handed_on_as_text(
+    gateway: ToldGateway, arguments: str
+) -> None:
+    gateway.tell(Piece(0, (CallPart(0, arguments, "call_a", "read"),), [1], [-0.1]), ended("tool_calls"))
+    whole = await gateway.anthropic.messages.create(**ASK)
+    assert whole.content[0].input == {"arguments": arguments}  # type: ignore[union-attr]
 
 
 async def test_failure_in_mid_stream_is_an_error_of_anthropics_kind(gateway: ToldGateway) -> None:

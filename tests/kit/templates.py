@@ -81,7 +81,7 @@ MISTRAL = (
     "{% elif m.tool_calls %}[TOOL_CALLS]["
     "{% for c in m.tool_calls %}{% if not c.id is defined or c.id | length != 9 %}"
     "{{ raise_exception('ids have 9 characters') }}{% endif %}"
-    "{{ (c.function | tojson)[:-1] }}, \"id\": \"{{ c.id }}\"}"
+    '{{ (c.function | tojson)[:-1] }}, "id": "{{ c.id }}"}'
     "{% if not loop.last %}, {% endif %}{% endfor %}]<|im_end|>"
     "{% elif m.role == 'assistant' %}{{ m.content }}<|im_end|>"
     "{% elif m.role == 'tool' %}"

@@ -390,6 +390,13 @@ def test_under_a_grammar_arguments_come_as_they_are_sampled() -> None:
     assert sum(bool(p) for p in pieces) > 10
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_half_a_character_in_arguments_can_be_sent(name: str) -> None:
+    message = read(name, [FORMATS[name].write([Call("ls", {"x": {"a": "\ud800"}})])])
+    arguments = message["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(arguments.encode()) == {"x": {"a": "\ud800"}}
+
+
 @pytest.mark.parametrize(
     ("text", "opened", "reasoning", "content"),
     [

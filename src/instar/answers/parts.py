@@ -127,8 +127,13 @@ class ToolFormat(Protocol):
 
 
 def dumps(value: Any) -> str:
-    """JSON as chat templates write it."""
-    return json.dumps(value, ensure_ascii=False)
+    """JSON as chat templates write it. Halves of characters, which are no text, stay the escapes that they were."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
 
 
 def loads(text: str) -> Any:

@@ -99,7 +99,7 @@ class ServeTurn:
             now=now,
             explicit_session=request.session_id,
             side=request.side,
-            has_tools=bool(request.offered),
+            tools=request.offered or [],
             hints=request.hints,
         )
 

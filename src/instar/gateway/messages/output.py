@@ -123,9 +123,11 @@ def _stop_reason(ended: Ended) -> str:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as an object. What is none – the token limit cut it, say – is handed on as the text that it is."""
+    """Arguments as an object. What is none – the token limit cut it, say – is handed on as the text that it is, and so
+    is what could not be sent: halves of characters, and numbers beyond all bounds."""
     try:
         found = json.loads(arguments or "{}")
-    except ValueError:
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"arguments": arguments}
