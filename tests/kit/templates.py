@@ -59,7 +59,8 @@ LLAMA3 = (
     "{% for t in tools %}{{ t | tojson(indent=4) }}\n{% endfor %}{{ messages[0].content | trim }}<|im_end|>\n"
     "{% set messages = messages[1:] %}{% endif %}"
     "{% for m in messages %}"
-    "{% if 'tool_calls' in m %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+    "{% if 'tool_calls' in m %}"
+    "{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
     "{% set f = m.tool_calls[0].function %}"
     '<|im_start|>assistant\n{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}<|im_end|>\n'
     "{% elif m.role == 'tool' or m.role == 'ipython' %}<|im_start|>ipython\n{{ m.content | tojson }}<|im_end|>\n"
