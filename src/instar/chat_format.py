@@ -100,6 +100,7 @@ class ChatFormat:
         self.tool_format = FORMATS[tool_format or spoken or FALLBACK]
         self.takes_tools = self.tool_format.name == spoken and speaks_of_tools(source)
         self.tags = tags_of(source)
+        self._knows_developer = "developer" in source
         self._find_markers()
         made_for = stated_context(_json(model_dir / "config.json")) or _USUAL_CONTEXT
         self.context_length = min(made_for, most_tokens or made_for)
@@ -152,7 +153,8 @@ class ChatFormat:
     def _fill(
         self, messages: Sequence[Message], tools: list[Any] | None, *, add_generation_prompt: bool
     ) -> str:
-        plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
+        texts = [{**m, "content": text_of(m.get("content"))} for m in messages]
+        plain = history.with_known_roles(texts, knows_developer=self._knows_developer)
         values = {"add_generation_prompt": add_generation_prompt, **self._special}
         try:
             if not self.takes_tools:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from instar.answers import AnswerReader, Shown
+from instar.answers import AnswerReader, Shown, Thought
 from instar.chat_format import ChatFormat
 from instar.flow.text import TextAssembler
 from instar.ports import TokenChunk
@@ -38,7 +38,11 @@ def reasoning_tokens(chat: ChatFormat, turn: Turn) -> int:
         return 0
     sampling = Sampling(len(turn.response_ids), grammar={} if turn.forced else None)
     answer = Answer(chat, turn.prompt_ids, sampling, turn.tools, None)
-    return sum(bool(answer.push([token_id]).reasoning) for token_id in turn.response_ids)
+    return sum(_thinks(answer.push([token_id])) for token_id in turn.response_ids)
+
+
+def _thinks(shown: Shown) -> bool:
+    return any(isinstance(part, Thought) for part in shown)
 
 
 class Answer:

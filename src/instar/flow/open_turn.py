@@ -55,7 +55,7 @@ class TurnOpener:
             now=now,
             explicit_session=request.session_id,
             side=request.side,
-            has_tools=bool(request.offered),
+            tools=request.offered or [],
             hints=request.hints,
         )
 

@@ -141,7 +141,7 @@ class ServeTurn:
         if seen.finish_reason is None:
             raise EngineError("The engine ended its answer without saying why.")
         rest = answer.finish()
-        if rest != Shown():
+        if rest:
             yield _piece(turn.choice, rest)
 
     def _reading(self, serving: Serving) -> Answer:
@@ -191,7 +191,7 @@ _NOTHING: Message = {"role": "assistant", "content": ""}
 
 def _piece(choice: int, shown: Shown, chunk: TokenChunk | None = None) -> Piece:
     ids, logprobs, top = (chunk.ids, chunk.logprobs, chunk.top) if chunk else ([], [], None)
-    return Piece(choice, shown.text, ids, logprobs, top, shown.reasoning, shown.calls)
+    return Piece(choice, shown, ids, logprobs, top)
 
 
 def _stream(engine: Engine, serving: Serving, sampling: Sampling) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from instar.answers import CallPart
+from instar.answers import CallPart, Part, Thought
 from instar.errors import InstarError
 from instar.flow.exchange import Ended, Piece, Serving
 from instar.gateway.blocks import Blocks
@@ -30,14 +30,7 @@ class MessageBuilder:
         return [{"type": "message_start", "message": self.whole()}]
 
     def add(self, piece: Piece) -> list[Event]:
-        events: list[Event] = []
-        if piece.reasoning and self._shows_thinking:
-            events += self._grow("thinking", piece.reasoning)
-        if piece.text:
-            events += self._grow("text", piece.text)
-        for part in piece.calls:
-            events += self._call(part)
-        return events
+        return [event for part in piece.shown for event in self._add(part)]
 
     def end(self, ended: Ended) -> list[Event]:
         events = self._close()
@@ -70,6 +63,13 @@ class MessageBuilder:
             **self._ending,
             "usage": dict(self._usage),
         }
+
+    def _add(self, part: Part | Thought) -> list[Event]:
+        if isinstance(part, CallPart):
+            return self._call(part)
+        if isinstance(part, str):
+            return self._grow("text", part)
+        return self._grow("thinking", part.text) if self._shows_thinking else []
 
     # ── blocks ────────────────────────────────────────────────────────────────────────────────────────
     def _grow(self, kind: str, text: str) -> list[Event]:
@@ -120,9 +120,11 @@ def _stop_reason(ended: Ended) -> str:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as an object. What is none – the token limit cut it, say – is handed on as the text that it is."""
+    """Arguments as an object. What is none – the token limit cut it, say – is handed on as the text that it is, and so
+    is what could not be sent: halves of characters, and numbers beyond all bounds."""
     try:
         found = json.loads(arguments or "{}")
-    except ValueError:
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"arguments": arguments}

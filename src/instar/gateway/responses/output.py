@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from instar.answers import CallPart
+from instar.answers import CallPart, Part, Thought
 from instar.errors import EngineError, InstarError
 from instar.flow.exchange import Ended, Piece, Serving
 from instar.gateway.blocks import Blocks
@@ -65,17 +65,20 @@ class ResponseBuilder:
     def add(self, piece: Piece) -> list[Event]:
         if self._logprobs is not None:
             self._untold += [_always_with_bytes(token) for token in self._logprobs.of(piece)]
-        events: list[Event] = []
         if piece.reasoning:
             self.reasoning_tokens += len(piece.ids)
-            events += [*self._open("reasoning"), self._grow("reasoning_text", piece.reasoning)]
-        if piece.text:
-            events += [*self._open("message"), self._grow("output_text", piece.text, logprobs=self._untold)]
-        for part in piece.calls:
-            events += self._call(part)
-        if events:
-            self._untold = []
+        events = [event for part in piece.shown for event in self._write(part)]
+        if piece.shown:
+            self._untold = []  # those of thoughts and calls are not told
         return events
+
+    def _write(self, part: Part | Thought) -> list[Event]:
+        if isinstance(part, CallPart):
+            return self._call(part)
+        if isinstance(part, str):
+            untold, self._untold = self._untold, []
+            return [*self._open("message"), self._grow("output_text", part, logprobs=untold)]
+        return [*self._open("reasoning"), self._grow("reasoning_text", part.text)]
 
     def end(self, ended: Ended) -> list[Event]:
         was_cut = ended.finish_reason == "length"
@@ -242,9 +245,11 @@ def stored(turn: Turn, served_name: str, reasoning_tokens: int) -> dict[str, Any
 def _piece(turn: Turn) -> Piece:
     """A recorded answer as one piece: thought, text, calls."""
     answer: Message = turn.answer or {}
-    calls = tuple(
+    thought, text = answer.get("reasoning_content"), answer.get("content")
+    calls = [
         CallPart(number, call["function"]["arguments"], call["id"], call["function"]["name"])
         for number, call in enumerate(answer.get("tool_calls") or [])
+    ]
+    return Piece(
+        turn.choice, (*([Thought(thought)] if thought else []), *([text] if text else []), *calls), [], []
     )
-    thought = answer.get("reasoning_content") or ""
-    return Piece(turn.choice, answer.get("content") or "", [], [], None, thought, calls)
