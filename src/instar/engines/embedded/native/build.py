@@ -56,7 +56,7 @@ class Build:
 
     def library(self, folder: Path | None = None) -> Path:
         """The library, kept in `folder` or made now. Raises NativeUnavailable."""
-        compiler = self._compiler()
+        compiler = self.compiler()
         home = folder or native_dir()
         try:
             _make_private(home)
