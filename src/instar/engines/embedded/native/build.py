@@ -67,7 +67,8 @@ class Build:
             raise NativeUnavailable(f"{home} cannot be used ({error})") from error
         return place
 
-    def _compiler(self) -> str:
+    def compiler(self) -> str:
+        """The first of them that is installed. Raises NativeUnavailable."""
         found = next((path for name in self.compilers if (path := shutil.which(name))), None)
         if found is None:
             raise NativeUnavailable(f"there is no C++ compiler ({', '.join(self.compilers)})")
