@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from bench.young_adapters import kept_effect, slope, train_adapters
-from torch.nn.functional import linear
 
-from instar.engines.embedded.linear import Product
 from instar.engines.embedded.model import Model, load_model
 from instar.engines.embedded.native.attach import attach
 from tests.contract.conftest import lively
@@ -62,22 +60,6 @@ def test_torch_keeps_the_effect(young: Young, age: int) -> None:
 @pytest.mark.parametrize("age", AGES)
 def test_native_step_keeps_the_effect(young: Young, age: int) -> None:
     assert kept(young, age, native=True) == pytest.approx(1, abs=0.05)
-
-
-def test_adapter_merged_into_bf16_would_be_seen(young: Young, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The measure itself, on what is known to lose a young adapter."""
-
-    exact = Product._with
-
-    def merged(self: Product, x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        if x.dtype == torch.float32:
-            return exact(self, x, added)
-        term = self._rows.groups[0].terms[self.name]
-        weight = self.dense().float() + (term.down @ term.up).t()
-        return linear(x, weight.to(torch.bfloat16), self.bias)
-
-    monkeypatch.setattr(Product, "_with", merged)
-    assert kept(young, 4, native=False) < 0.85
 
 
 def test_slope_is_of_the_effect() -> None:
