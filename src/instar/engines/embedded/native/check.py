@@ -12,7 +12,7 @@ from instar.engines.embedded.linear import LoraTerm, Product
 from instar.engines.embedded.model import Model, Stream
 from instar.engines.embedded.native.step import NativeStep
 
-TOLERANCE = 0.1
+TOLERANCE = 0.15
 _PROMPTS = (15, 6, 9)  # tokens of each stream before the steps that are compared
 _STEPS = 3
 _RANK, _SCALE = 3, 0.1
