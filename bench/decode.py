@@ -1,11 +1,13 @@
 """How fast tokens are decoded on this machine's processor, and how much of a young adapter is in them.
 
-    python -m bench.decode [--model FOLDER] [--threads 1] [--rounds 7] [--steps 12] [--quick]
+    python -m bench.decode [--model FOLDER] [--threads 1] [--rounds 7] [--steps 12] [--shared] [--quick]
 
 Bare loops of decode steps, no HTTP: a loop over transformers, the engine's torch path, and its native step, each with
 and without an adapter, at one and at eight streams with prompts of about 190 tokens. All arms take turns in every round
 of one process, since the machine may be shared; ratios are made within a round. The *floor* is the time in which one
-thread reads the bytes of all weights once, from the same memory, by a loop that does nothing else.
+thread reads the bytes of all weights once, from the same memory, by a loop that does nothing else. With `--shared` the
+thread's own time is counted instead of the clock's: what it waits for others is left out, what they take of the caches
+and of the memory is not.
 
 Then adapters after 4 and 16 updates: the slope of their effect on the log-probs against that in fp32
 (young_adapters.py).
@@ -47,6 +49,7 @@ STARTER = "SmolLM2-135M-Instruct"
 PROMPT_TOKENS, STREAMS, AGES = 190, (1, 8), (4, 16)
 TRANSFORMERS, TORCH, NATIVE = "transformers loop", "torch", "native"
 CPU = torch.device("cpu")
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,11 @@ def transformers_arm(network: Any, has_adapter: bool, prompts: Sequence[list[int
         logits_BV: torch.Tensor = found.logits[:, -1]
         return logits_BV
 
-    return Arm(TRANSFORMERS, has_adapter, len(prompts), step, lambda: cache.crop(PROMPT_TOKENS))
+    def rewind() -> None:
+        if more := cache.get_seq_length() - PROMPT_TOKENS:
+            cache.crop(-more)
+
+    return Arm(TRANSFORMERS, has_adapter, len(prompts), step, rewind)
 
 
 def engine_arm(
@@ -90,14 +97,14 @@ def engine_arm(
     return Arm(path, adapter is not None, len(prompts), lambda ids: decode(streams, ids), rewind)
 
 
-def milliseconds_a_step(arm: Arm, steps: int) -> float:
+def milliseconds_a_step(arm: Arm, steps: int, clock: Clock) -> float:
     """Median of a few greedy steps."""
     arm.rewind()
     ids, taken = [5] * arm.streams, []
     for _ in range(steps):
-        start = time.perf_counter()
+        start = clock()
         ids = arm.step(ids).argmax(-1).tolist()
-        taken.append(1_000 * (time.perf_counter() - start))
+        taken.append(1_000 * (clock() - start))
     return statistics.median(taken)
 
 
@@ -118,7 +125,7 @@ extern "C" uint64_t read_all(const char* at, int64_t bytes) {
 """
 
 
-def reader(model: Model, folder: Path) -> tuple[Callable[[], float], int]:
+def reader(model: Model, folder: Path, clock: Clock = time.perf_counter) -> tuple[Callable[[], float], int]:
     """A function that reads all weights of a step once and tells the milliseconds; and how many bytes these are."""
     (folder / "reader.cpp").write_text(READER)
     library = folder / "reader.so"
@@ -131,10 +138,10 @@ def reader(model: Model, folder: Path) -> tuple[Callable[[], float], int]:
     parts = [(b.address, 2 * -(-b.n // b.block) * b.block * b.k_padded) for b in blocks]
 
     def milliseconds() -> float:
-        start = time.perf_counter()
+        start = clock()
         for address, size in parts:
             read(address, size)
-        return 1_000 * (time.perf_counter() - start)
+        return 1_000 * (clock() - start)
 
     return milliseconds, sum(size for _, size in parts)
 
@@ -169,14 +176,19 @@ def measured(folder: Path, adapter_dir: Path, options: argparse.Namespace, work:
         arms += [transformers_arm(plain, False, some), transformers_arm(tuned, True, some)]
         for path, decode in ((TORCH, model.decode_in_torch), (NATIVE, model.native.decode)):
             arms += [engine_arm(path, model, decode, a, some, options.steps) for a in (None, adapter)]
-    floor, size = reader(model, work)
+    clock = time.thread_time if options.shared else time.perf_counter
+    floor, size = reader(model, work, clock)
     rounds = []
     for number in range(options.rounds + 1):
-        row = {f"{arm.name}, {arm.streams}": milliseconds_a_step(arm, options.steps) for arm in arms}
+        row = {f"{arm.name}, {arm.streams}": milliseconds_a_step(arm, options.steps, clock) for arm in arms}
         row["floor"] = statistics.median(floor() for _ in range(3))
         if number:  # the first touches memory and chooses kernels
             rounds.append({name: round(value, 3) for name, value in row.items()})
-    facts = {"instructions": model.native.variant.name.lower(), "copied_bytes": model.native.copied_bytes}
+    facts = {
+        "clock": clock.__name__,
+        "instructions": model.native.variant.name.lower(),
+        "copied_bytes": model.native.copied_bytes,
+    }
     return {"weight_bytes": size, **facts, "rounds": rounds}
 
 
@@ -234,6 +246,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--shared", action="store_true", help="count the thread's own time; for one thread")
     parser.add_argument("--quick", action="store_true", help="two rounds of three steps, and no effects")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()

@@ -238,12 +238,15 @@ inline void configure_tiles(int rows) {
 template <int Columns>
 void block_in_tiles(const bf16* x, int ldx, int rows, const bf16* w, int k, float* acc) {
   constexpr int kBytes = Columns * 64;  // from one pair of inputs to the next
+  constexpr int kAhead = 4096;          // tiles are loaded in an order that the processor does not foresee: 16 % slower
   configure_tiles(rows);
   _tile_loadd(0, acc, kWidth * 4);
   if (Columns > 1) _tile_loadd(1, acc + 16, kWidth * 4);
   if (Columns > 2) _tile_loadd(2, acc + 32, kWidth * 4);
   if (Columns > 3) _tile_loadd(3, acc + 48, kWidth * 4);
   for (int j = 0; j < k; j += 32, w += 32 * Columns * kLanes) {
+    for (int line = 0; line < 16 * Columns; ++line)
+      _mm_prefetch(reinterpret_cast<const char*>(w) + kAhead + 64 * line, _MM_HINT_T1);
     _tile_loadd(4, x + j, ldx * 2);
     _tile_loadd(5, w, kBytes);
     _tile_dpbf16ps(0, 4, 5);
