@@ -15,7 +15,7 @@ SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients lint soak soak-protocol bench-first-light bench-judge bench-learn bench-learn-full model docs clean
+.PHONY: help serve test test-clients lint soak soak-protocol bench-first-light bench-judge bench-decode bench-learn bench-learn-full model docs clean
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench-first-light: $(DEV_STAMP) model  ## how fast it learns; results in bench/r
 
 bench-judge: $(DEV_STAMP)  ## how well reactions are read, by judge, language and kind
 	$(BIN)/python -m bench.judge $(ARGS)
+
+bench-decode: $(DEV_STAMP) model  ## tokens a second on this processor: transformers, torch, native; some minutes
+	$(BIN)/python -m bench.decode $(ARGS)
 
 bench-learn: $(DEV_STAMP) model  ## what it learns from simulated users, and at what price; a quarter of an hour
 	$(BIN)/python -m bench.learn --short $(ARGS)

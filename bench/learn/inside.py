@@ -66,6 +66,7 @@ class BatchEngine:
         self._carrier, self._stop_ids = carrier, stop_ids
         self._next_seed = seed
         self._waiting: list[tuple[str, list[int], Sampling, asyncio.Future[TokenChunk]]] = []
+        self.context_length: int | None = None  # nothing is told: the model's own holds
         self.expected = 0
         self.seed: int | None = None  # of the next batch; None takes the next of the engine's own
 

@@ -30,9 +30,12 @@ from instar.chat_template import REFUSALS, compile_template, speaks_of_tools, te
 from instar.content import is_raw, text_of
 from instar.errors import ModelError, RequestError
 from instar.records import Message
+from instar.token_bytes import TokenBytes
 
 _TAIL = 16
 """Tokens at the end of a prompt that are looked at for an opening tag."""
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+_USUAL_CONTEXT = 2048
 _PROBE: list[Message] = [{"role": "system", "content": "\u27e6s\u27e7"}, {"role": "user", "content": "hello"}]
 
 
@@ -72,9 +75,12 @@ class ChatFormat:
 
     `tool_format` says how the model writes calls; None: as its template does, or else as it is told to.
     `takes_tools` is whether the template speaks that format by itself; `tags` are those of its thinking.
+    `context_length` counts tokens of prompt and answer together: what the model was made for, or `most_tokens`.
     """
 
-    def __init__(self, model_dir: Path, tool_format: FormatName | None = None) -> None:
+    def __init__(
+        self, model_dir: Path, tool_format: FormatName | None = None, most_tokens: int | None = None
+    ) -> None:
         self.model_dir = model_dir
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
@@ -82,6 +88,7 @@ class ChatFormat:
             raise ModelError(f"{model_dir / 'tokenizer.json'} cannot be read: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self.token_bytes = TokenBytes(self._tokenizer).of
         config = _json(model_dir / "tokenizer_config.json")
         self._special = {
             name: _token_text(config.get(name))
@@ -93,10 +100,10 @@ class ChatFormat:
         self.tool_format = FORMATS[tool_format or spoken or FALLBACK]
         self.takes_tools = self.tool_format.name == spoken and speaks_of_tools(source)
         self.tags = tags_of(source)
+        self._knows_developer = "developer" in source
         self._find_markers()
-        model_config = _json(model_dir / "config.json")
-        text_config = model_config.get("text_config", model_config)
-        self.context_length = int(text_config.get("max_position_embeddings") or 2048)
+        made_for = stated_context(_json(model_dir / "config.json")) or _USUAL_CONTEXT
+        self.context_length = min(made_for, most_tokens or made_for)
         # A token is at most so long, so a longer text cannot fit, whatever it says; known without encoding it.
         self._longest_text = max(map(len, self._tokenizer.get_vocab())) * self.context_length
         self.stop_ids = self._find_stop_ids()
@@ -146,7 +153,8 @@ class ChatFormat:
     def _fill(
         self, messages: Sequence[Message], tools: list[Any] | None, *, add_generation_prompt: bool
     ) -> str:
-        plain = [{**m, "content": text_of(m.get("content"))} for m in messages]
+        texts = [{**m, "content": text_of(m.get("content"))} for m in messages]
+        plain = history.with_known_roles(texts, knows_developer=self._knows_developer)
         values = {"add_generation_prompt": add_generation_prompt, **self._special}
         try:
             if not self.takes_tools:
@@ -291,6 +299,17 @@ class ChatFormat:
     def added_id(self, text: str) -> int | None:
         """The id of a token that was added to the vocabulary, special or not; None where this is just text."""
         return self._added.get(text)
+
+
+def stated_context(config: Mapping[str, Any]) -> int | None:
+    """How many tokens the model of this config.json was made for; None where it does not say."""
+    text = config.get("text_config")
+    for source in (config, text if isinstance(text, dict) else {}):
+        for key in _CONTEXT_KEYS:
+            value = source.get(key)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -85,8 +85,10 @@ def build_store(settings: Settings) -> Store:
 
 
 def chat_format(settings: Settings, state: RunState) -> ChatFormat:
-    form = settings.tool_format
-    return ChatFormat(state.model_dir, None if form == "auto" else form)
+    """As the engine serves it: the embedded one holds fewer tokens than some models were made for."""
+    form, engine = settings.tool_format, settings.engine
+    most = engine.max_cached_tokens if engine.kind == "embedded" else None
+    return ChatFormat(state.model_dir, None if form == "auto" else form, most)
 
 
 def build_engine(state: RunState, chat: ChatFormat) -> Engine:

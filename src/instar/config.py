@@ -47,6 +47,11 @@ class EngineSettings(Group):
     max_cached_tokens: int = Field(
         32_768, ge=64, description="tokens of all answers together that the embedded engine holds in memory"
     )
+    native: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="decode steps in C++, built at the first start: 'auto' (where it can be), 'on' (or refuse to "
+        "start), 'off' (torch)",
+    )
 
 
 ENGINE_JUDGE = "engine"
@@ -275,6 +280,11 @@ def models_dir() -> Path:
     return Path(os.environ.get("INSTAR_MODELS_DIR") or Path.home() / ".cache" / "instar" / "models")
 
 
+def native_dir() -> Path:
+    """What was compiled for this machine: `$INSTAR_NATIVE_DIR`, else `~/.cache/instar/native`."""
+    return Path(os.environ.get("INSTAR_NATIVE_DIR") or Path.home() / ".cache" / "instar" / "native")
+
+
 def openclaw_config_file() -> Path:
     """Where OpenClaw looks for its configuration, by its own environment variables, else `~/.openclaw`."""
     if path := os.environ.get("OPENCLAW_CONFIG_PATH"):
@@ -285,7 +295,7 @@ def openclaw_config_file() -> Path:
     return (Path(home).expanduser() if home else Path.home()) / ".openclaw" / "openclaw.json"
 
 
-_NOT_SETTINGS = {"INSTAR_DATA_DIR", "INSTAR_MODELS_DIR", "INSTAR_DEBUG"}
+_NOT_SETTINGS = {"INSTAR_DATA_DIR", "INSTAR_MODELS_DIR", "INSTAR_NATIVE_DIR", "INSTAR_DEBUG"}
 """Variables that are read on their own and name no field of Settings."""
 
 

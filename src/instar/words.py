@@ -16,6 +16,7 @@ from typing import Any
 
 BEGIN_NOTE = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"
 END_NOTE = "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+BEGIN_REMINDER, END_REMINDER = "<system-reminder>", "</system-reminder>"
 
 
 class Role(StrEnum):
@@ -76,6 +77,12 @@ MARKS: tuple[Mark, ...] = (
         "internal_context", "OpenClaw", Role.NOTE, _any_of(BEGIN_NOTE),
         f"`{BEGIN_NOTE}` up to its end mark, mostly a message of its own and the last one",
         "the client's notes to the model; the message before it is what was asked",
+    ),
+    Mark(
+        "system_reminder", "Claude Code", Role.NOTE, _any_of(BEGIN_REMINDER),
+        f"`{BEGIN_REMINDER}` up to its end tag, before or behind the user's words, in a part of its own, or alone",
+        "the client's notes to the model; the user's words, or the tool's result, beside it are what was asked",
+        "in reports",
     ),
     Mark(
         "continue", "OpenClaw", Role.AGAIN, _any_of(_CONTINUE),
@@ -174,7 +181,7 @@ MARKS: tuple[Mark, ...] = (
 """Texts that are a whole message or stand before the user's words, in the order in which they are looked for."""
 
 FRAMES = (STAMP, QUEUED, RUNTIME)
-_NOTE = MARKS[0]
+_NOTE, _REMINDER = MARKS[:2]
 _ANY = re.compile("|".join(f"(?P<m{i}>{mark.begins.pattern})" for i, mark in enumerate(MARKS)))
 
 
@@ -214,7 +221,7 @@ def read(text: str) -> Text:
     """Take the text of a user message apart. Where nothing is around the words, they are left as they are."""
     start, end = _stripped(text, 0, _end_without_runtime(text))
     stamp = STAMP.begins.match(text, start, end)
-    noted, start, end = _without_notes(text, stamp.end() if stamp else start, end)
+    note, start, end = _without_notes(text, stamp.end() if stamp else start, end)
     queued = False
     while found := QUEUED.begins.match(text, start, end):
         queued, start = True, found.end()
@@ -222,7 +229,7 @@ def read(text: str) -> Text:
     start, end = _stripped(text, start, continued.start() if continued else end)
     mark = _mark_at(text, start, end)
     if mark is None:
-        mark = QUEUED if continued else _NOTE if noted and start == end else None
+        mark = QUEUED if continued else note if start == end else None
     if text[:start].isspace() or not start:
         start = 0
     if text[end:].isspace():
@@ -269,17 +276,21 @@ def _end_without_runtime(text: str) -> int:
     return at if line else len(text)
 
 
-def _without_notes(text: str, start: int, end: int) -> tuple[bool, int, int]:
-    """Whether notes stood at the beginning or the end, and where the text begins and ends without them."""
+def _without_notes(text: str, start: int, end: int) -> tuple[Mark | None, int, int]:
+    """The kind of notes that stood at the beginning or the end, and where the text begins and ends without them."""
     start, end = _stripped(text, start, end)
-    noted = False
+    note = None
+    while text.startswith(BEGIN_REMINDER, start, end) and (at := text.find(END_REMINDER, start, end)) > 0:
+        note, (start, end) = _REMINDER, _stripped(text, at + len(END_REMINDER), end)
+    while text.endswith(END_REMINDER, start, end) and (at := text.rfind(BEGIN_REMINDER, start, end)) > start:
+        note, (start, end) = _REMINDER, _stripped(text, start, at)
     if text.find(BEGIN_NOTE, start, end) < 0:
-        return False, start, end
+        return note, start, end
     if text.endswith(END_NOTE, start, end) and (at := text.find(BEGIN_NOTE, start, end)) > start:
-        noted, end = True, at
+        note, end = _NOTE, at
     elif text.startswith(BEGIN_NOTE, start, end) and (at := text.rfind(END_NOTE, start, end)) > start:
-        noted, start = True, at + len(END_NOTE)
-    return noted, start, end
+        note, start = _NOTE, at + len(END_NOTE)
+    return note, start, end
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:

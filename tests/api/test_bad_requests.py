@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -66,7 +67,9 @@ WRONG_FIELDS: list[dict[str, Any]] = [
     {"temperature": "warm"},
     {"temperature": -1},
     {"temperature": 3},
-    {"top_p": 0},
+    {"top_p": -0.1},
+    {"functions": [{"name": "f"}]},
+    {"function_call": {"name": "f"}},
     {"max_tokens": 0},
     {"max_tokens": "many"},
     {"max_tokens": 10**30},
@@ -125,7 +128,9 @@ async def test_every_route_but_health_is_closed_without_the_key(live: Live, head
     assert len(paths) >= 13
     sampled, turns = len(live.engine.prompts), await turn_count(live)
     async with httpx.AsyncClient(base_url=live.url, trust_env=False) as stranger:
-        for path, method in ((p.format(version="base", model="instar"), m) for p in paths for m in paths[p]):
+        for path, method in (
+            (p.format(version="base", model="instar", id="x"), m) for p in paths for m in paths[p]
+        ):
             answer = await stranger.request(method, path, json=ASK, headers=headers)
             assert answer.status_code == 401, path
             assert is_openai_error(answer) or path.startswith("/v1/messages")
@@ -152,26 +157,53 @@ async def test_large_body_without_a_length_is_refused_while_it_comes(live: Live)
 
 
 async def test_unknown_route_and_method(live: Live) -> None:
-    for answer in (await live.http.get("/nothing"), await live.http.get("/v1/chat/completions")):
-        assert answer.status_code in {404, 405}
+    for path, status in (("/nothing", 404), ("/v1/chat/completions", 405)):
+        answer = await live.http.get(path)
+        assert answer.status_code == status
         assert is_openai_error(answer)
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "status"),
     [
-        {"turn": "turn_nobody", "score": 1},
-        {"turn": "x"},
-        {"score": 1},
-        {"turn": "x", "score": 5},
-        {"turn": "x", "score": 1, "note": "typo of comment"},
+        ({"turn": "turn_nobody", "score": 1}, 404),
+        ({"turn": "x"}, 400),
+        ({"score": 1}, 400),
+        ({"turn": "x", "score": 5}, 400),
+        ({"turn": "x", "score": 1, "note": "typo of comment"}, 400),
     ],
     ids=str,
 )
-async def test_wrong_feedback(live: Live, body: dict[str, Any]) -> None:
+async def test_wrong_feedback(live: Live, body: dict[str, Any], status: int) -> None:
     answer = await live.http.post("/v1/feedback", json=body)
-    assert answer.status_code in {400, 404}
+    assert answer.status_code == status
     assert is_openai_error(answer)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/json;",
+        "Application/JSON; Charset=UTF-8; profile=x",
+        'application/json; x=y; charset="utf8"',
+    ],
+)
+async def test_type_of_the_content_may_have_more_to_say(live: Live, kind: str) -> None:
+    body = json.dumps(ASK).encode()
+    answer = await live.http.post("/v1/chat/completions", content=body, headers={"content-type": kind})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("more", [{"function_call": "none"}, {"functions": []}, {"functions": None}], ids=str)
+async def test_older_shape_of_tools_that_means_none_is_taken(live: Live, more: dict[str, Any]) -> None:
+    assert (await live.ask("hi", **more)).status_code == 200
+
+
+async def test_top_p_of_nothing_is_the_likeliest_token(live: Live) -> None:
+    assert (await live.ask("hi", top_p=0)).status_code == 200
+    assert 0 < live.engine.samplings[-1].top_p < 0.001
+    answer = await live.http.post("/v1/responses", json={"input": "hi", "top_p": 0})
+    assert answer.json()["top_p"] == 0
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=-1", "limit=x", "limit=99999999999999999999"])

@@ -58,6 +58,17 @@ async def test_fault_in_mid_stream_is_an_event_without_done(
         assert "user said" not in answer.text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_fault_in_one_of_several_answers_ends_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    async with live_gateway(tmp_path) as live:
+        monkeypatch.setattr(live.store, "close_turn", fault)
+        answer = await asyncio.wait_for(live.ask("hi", n=2, stream=stream), 30)
+        told = json.loads(events(answer.text)[-1]) if stream else answer.json()
+        assert (answer.status_code, told["error"]["code"]) == (200 if stream else 500, "internal")
+
+
 ANTHROPIC = {"model": "instar", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
 
 

@@ -71,6 +71,7 @@ async def test_recorded_ids_and_logprobs_are_the_sampled_ones(live: Live) -> Non
     assert turn.logprobs == pytest.approx([-0.5 - i / 100 for i in range(len(turn.response_ids))])
     assert turn.prompt_ids == live.engine.prompts[0]
     assert turn.version == "base"
+    assert (turn.params["api"], turn.params["temperature"], turn.params["seed"]) == ("chat", 0.7, None)
 
 
 async def test_stop_string_ends_text_and_sampling(live: Live) -> None:
@@ -182,3 +183,19 @@ async def test_later_turns_splice_in_what_was_sampled(tmp_path: Path) -> None:
         sent = live.engine.prompts[1]
         ids = turn.response_ids[:-1]
         assert any(sent[i : i + len(ids)] == ids for i in range(len(sent)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_bytes_of_all_tokens_are_the_text(live: Live, stream: bool) -> None:
+    """A character of another script takes several tokens, none of which is text by itself."""
+    answer = await live.ask("hi", logprobs=True, top_logprobs=2, stream=stream)
+    if stream:
+        lines = [json.loads(x[6:]) for x in answer.text.split("\n") if x.startswith("data: {")]
+        parts = [x["choices"][0]["logprobs"] for x in lines if x["choices"][0]["logprobs"]]
+        tokens = [token for part in parts for token in part["content"]]
+    else:
+        tokens = answer.json()["choices"][0]["logprobs"]["content"]
+    assert bytes(byte for token in tokens for byte in token["bytes"] or []).decode() == "I am base. 안녕!"
+    assert (tokens[-1]["token"], tokens[-1]["bytes"]) == ("<|im_end|>", None)
+    assert [len(token["top_logprobs"]) for token in tokens] == [2] * len(tokens)
+    assert tokens[0]["top_logprobs"][0]["bytes"] == list(b"I")

@@ -118,6 +118,16 @@ async def test_logprobs_are_parallel_lists(live: Live) -> None:
     assert [at for part in parts for at in part["text_offset"]] == whole["text_offset"]
 
 
+async def test_offsets_are_those_of_the_text_also_behind_characters_of_several_tokens(live: Live) -> None:
+    choice = (await ask(live, logprobs=0)).json()["choices"][0]
+    assert choice["text"] == "a time, base 안녕."
+    found = choice["logprobs"]
+    named = dict(zip(found["tokens"], found["text_offset"], strict=True))
+    assert named["."] == choice["text"].index(".")
+    assert named["<|im_end|>"] == len(choice["text"])
+    assert found["text_offset"][13:19] == [13] * 3 + [14] * 3, "three bytes each"
+
+
 async def test_feedback_makes_a_sample_whose_hint_stands_before_the_raw_text(live: Live) -> None:
     turn_id = (await ask(live, "Dear diary, ")).json()["id"]
     told = await live.http.post("/v1/feedback", json={"turn": turn_id, "score": -1, "comment": "Be brief."})

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,6 +211,54 @@ async def test_request_behind_a_long_answer_waits_for_it_without_being_late(tmp_
         writer.close()
 
 
+async def test_unfinished_request_behind_others_waits_until_it_is_its_turn(tmp_path: Path) -> None:
+    """Three at once: the third may not end the second, which is under way when it grows old."""
+    async with live_gateway(tmp_path, limits=Limits(head_s=0.5, linger_s=0.1)) as live:
+        live.engine.gate = asyncio.Event()
+        reader, writer = await wire.connect(live.url)
+        writer.write(whole(STREAM) + whole(ASK) + post("content-length: 1000"))
+        await reader.readuntil(b'"content": "a"')
+        live.engine.prefill = asyncio.Event()  # for the second
+        live.engine.gate.set()
+        await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), wire.HANG_S)
+        await asyncio.sleep(1.0)
+        live.engine.prefill.set()
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 200
+        assert (await asyncio.wait_for(wire.read_answer(reader), wire.HANG_S)).status == 408
+        writer.close()
+
+
+async def test_body_that_never_comes_behind_an_answer_is_not_awaited(live: Live) -> None:
+    """Its head came in one piece, so no later byte could start the clock; its place would be held for ever."""
+    reader, writer = await wire.connect(live.url)
+    writer.write(whole(ASK))
+    assert (await wire.read_answer(reader)).status == 200
+    writer.write(post("content-length: 1000"))
+    answer = await asyncio.wait_for(wire.read_answer(reader), 15)
+    assert (answer.status, answer.json()["error"]["code"]) == (408, "request_timeout")
+    assert await wire.is_closed(reader)
+    while live.app.state.waiting_room.taken:
+        await asyncio.sleep(0.02)
+    writer.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_that_had_sent_two_requests_and_leaves_cancels_the_first(
+    live: Live, stream: bool
+) -> None:
+    live.engine.gate = asyncio.Event()
+    _, writer = await wire.connect(live.url)
+    writer.write(whole(STREAM if stream else ASK) + whole(ASK))
+    while not live.engine.sampling:
+        await asyncio.sleep(0.01)
+    writer.transport.abort()
+    async with asyncio.timeout(15):
+        while (turns := await live.turns())[0]["status"] == "open":
+            await asyncio.sleep(0.02)
+    assert [turn["status"] for turn in turns] == ["cancelled"], "and the second was never begun"
+    assert live.engine.sampling == 0
+
+
 async def test_time_of_a_head_begins_with_its_first_byte(tmp_path: Path) -> None:
     async with live_gateway(tmp_path, limits=Limits(head_s=1.2)) as live:
         reader, writer = await wire.connect(live.url)
@@ -243,6 +292,23 @@ async def test_headers_without_an_end_are_refused_at_64_kib(tmp_path: Path, begu
         assert (answer.status, answer.json()["error"]["code"]) == (431, "headers_too_large")
         sending.cancel()
         writer.transport.abort()
+
+
+async def test_whole_head_that_comes_at_once_is_measured_too(live: Live) -> None:
+    head = wire.head_of("GET", "/v1/models", KEY, "x-a: " + "y" * 70_000)
+    [connection] = await _connected(live)
+    connection.data_received(head)  # as one piece, whatever the kernel makes of it
+    assert connection._refused
+    assert connection.cycle is None, "nobody was asked"
+
+
+async def _connected(live: Live) -> list[Any]:
+    """The server's side of a connection that says nothing yet."""
+    before = set(live.server.server_state.connections)
+    await wire.connect(live.url)
+    while not (new := set(live.server.server_state.connections) - before):
+        await asyncio.sleep(0.01)
+    return list(new)
 
 
 @pytest.mark.parametrize("rest", [b"GET /v1/models HTTP/1.1\r\nx-a: " + b"y" * 99_000, b"no HTTP\r\n"])

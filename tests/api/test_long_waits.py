@@ -6,13 +6,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from instar.chat_format import ChatFormat
 from instar.errors import EngineUnavailable
-from instar.flow.exchange import ChatRequest, Serving
-from instar.gateway.chat import _Frame
+from instar.flow.exchange import ChatRequest, Ended, Serving
+from instar.gateway.chat import ChatBuilder
+from instar.gateway.schemas import ChatBody
 from instar.records import Caller, Sampling
 from tests.kit.live_gateway import Live, live_gateway
 from tests.kit.told_turns import told_turn
@@ -79,12 +81,13 @@ async def test_pings_go_on_between_pieces_and_only_to_answers_that_are_open(live
 def test_ping_belongs_to_a_choice_that_is_still_open() -> None:
     request = ChatRequest([{"role": "user", "content": "hi"}], Sampling(max_tokens=9), n=2)
     turns = [told_turn(request, Caller("key", "learner"), choice) for choice in (0, 1)]
-    frame = _Frame(Serving(request, turns, [1], "base"), "instar", with_usage=False)
-    assert json.loads(frame.ping()[6:])["choices"][0]["index"] == 0
-    frame.chunk(0, {}, finish="stop")
-    assert json.loads(frame.ping()[6:])["choices"][0]["index"] == 1
-    frame.chunk(1, {}, finish="stop")
-    assert frame.ping() == b": ping\n\n"
+    body = ChatBody.model_validate(CHAT)
+    builder = ChatBuilder(Serving(request, turns, [1], "base"), "instar", body, cast(ChatFormat, None))
+    assert json.loads(builder.ping()[6:])["choices"][0]["index"] == 0
+    builder.end(Ended(0, "stop", 1, {}))
+    assert json.loads(builder.ping()[6:])["choices"][0]["index"] == 1
+    builder.end(Ended(1, "stop", 1, {}))
+    assert builder.ping() == b": ping\n\n"
 
 
 async def test_client_that_leaves_while_the_prompt_is_read_cancels_the_turn(live: Live) -> None:

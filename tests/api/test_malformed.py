@@ -14,7 +14,7 @@ import pytest_asyncio
 from tests.kit import malformed, wire
 from tests.kit.live_gateway import KEY, Live, live_gateway
 from tests.kit.malformed import Bad
-from tests.kit.malformed_tables import CHAT, VALID
+from tests.kit.malformed_tables import CHAT, RAW, TOO_LARGE_HEADS, VALID
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -75,6 +75,12 @@ async def test_every_malformed_request_is_refused_and_leaves_nothing(live: Live)
     assert live.store.counts() == before
     assert not live.engine.prompts
     assert (await live.ask("still there?")).status_code == 200
+
+
+@pytest.mark.parametrize("what", TOO_LARGE_HEADS)
+async def test_head_that_is_too_large_is_refused_for_that(live: Live, what: str) -> None:
+    answer = await send(live, Bad(what, raw=RAW[what]))
+    assert (answer.status, answer.json()["error"]["code"]) == (431, "headers_too_large")
 
 
 async def test_valid_bodies_of_the_tables_are_taken(live: Live) -> None:

@@ -58,7 +58,7 @@ async def test_message_is_a_turn(live: Live, sdk: anthropic.AsyncAnthropic) -> N
     assert turn is not None
     assert turn.messages == [
         {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "one\ntwo"},
+        {"role": "user", "content": [{"type": "text", "text": "one\n"}, {"type": "text", "text": "two"}]},
     ]
     assert turn.answer == {"role": "assistant", "content": message.content[0].text}
     assert message.usage.input_tokens == len(turn.prompt_ids)
@@ -89,6 +89,25 @@ async def test_reply_judges_the_message_before_it(live: Live, sdk: anthropic.Asy
     assert turn.parent_id == first.id
     items = {item.turn.id: item.next_states for item in live.judge_items()}
     assert [(s.kind, s.text) for s in items[first.id]] == [("user_reply", "shorter")]
+
+
+async def test_reminders_of_claude_code_are_neither_a_reply_nor_the_question(live: Live) -> None:
+    reminder = {"type": "text", "text": "<system-reminder>\nThe todo list is empty.\n</system-reminder>"}
+    asked = [user([reminder, {"type": "text", "text": "Read a.txt"}])]
+    first = (await post(live, messages=asked)).json()
+    asked.append({"role": "assistant", "content": first["content"]})
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "text of a"}
+    second = (await post(live, messages=[*asked, user([result, reminder])])).json()
+    rows = {row["id"]: row for row in await live.turns(limit=2)}
+    assert rows[first["id"]]["question"] == "Read a.txt"
+    assert rows[second["id"]]["kind"] == "tool_step"
+    told = [(state["kind"], state["text"]) for state in rows[first["id"]]["next_states"]]
+    assert told == [("tool_result", "text of a")]
+    asked += [user([result, reminder]), {"role": "assistant", "content": second["content"]}]
+    await post(live, messages=[*asked, user([{"type": "text", "text": "Wrong file."}, reminder])])
+    rows = {row["id"]: row for row in await live.turns(limit=3)}
+    told = [(state["kind"], state["text"].strip()) for state in rows[second["id"]]["next_states"]]
+    assert told == [("user_reply", "Wrong file.")]
 
 
 async def test_metadata_user_id_is_no_session(live: Live) -> None:
@@ -139,6 +158,14 @@ async def test_count_is_that_of_the_prompt_and_records_nothing(
     assert len(await live.turns(limit=1000)) == before
     served = await sdk.messages.create(max_tokens=5, **asked)
     assert counted.input_tokens == served.usage.input_tokens > 0
+
+
+async def test_count_knows_no_version_that_is_not_there(live: Live) -> None:
+    for model, status in (("instar@v999", 404), ("instar@base", 200), ("gpt-4", 404)):
+        answer = await live.http.post(
+            "/v1/messages/count_tokens", json={"model": model, "messages": [user("hi")]}
+        )
+        assert answer.status_code == status, model
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

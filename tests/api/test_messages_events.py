@@ -12,9 +12,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from instar.answers import CallPart
 from instar.errors import EngineError, EngineUnavailable
+from instar.flow.exchange import Piece
 from tests.kit.live_gateway import KEY
-from tests.kit.told_turns import READ_A, READ_B, THOUGHT, WORDS, ToldGateway, ended, told_gateway
+from tests.kit.told_turns import AT_ONCE, READ_A, READ_B, THOUGHT, WORDS, ToldGateway, ended, told_gateway
 
 ASK: dict[str, Any] = {
     "model": "instar",
@@ -82,6 +84,20 @@ async def test_stream_adds_up_to_the_message_that_comes_without_it(gateway: Told
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (3, 9)
 
 
+async def test_what_comes_at_once_keeps_its_order(gateway: ToldGateway) -> None:
+    gateway.tell(AT_ONCE, ended("tool_calls"))
+    whole = await gateway.anthropic.messages.create(**ASK)
+    async with gateway.anthropic.messages.stream(**ASK) as stream:
+        streamed = await stream.get_final_message()
+    assert streamed.to_dict(exclude_none=True) == whole.to_dict(exclude_none=True)
+    thought, before, first, after, second = whole.content
+    assert (thought.type, before.type, after.type) == ("thinking", "text", "text")
+    assert (before.text, after.text) == ("I shall ", "look.")
+    assert [(c.type, c.id, c.name, c.input) for c in (first, second)] == [  # type: ignore[union-attr]
+        ("tool_use", f"call_{name}", "read", {"path": name}) for name in "ab"
+    ]
+
+
 async def test_what_comes_back_is_the_message_that_was_recorded(gateway: ToldGateway) -> None:
     gateway.tell(THOUGHT, WORDS, READ_A, READ_B, ended("tool_calls"))
     whole = await gateway.anthropic.messages.create(**ASK)
@@ -135,6 +151,17 @@ async def test_arguments_that_were_cut_are_handed_on_as_text(gateway: ToldGatewa
     gateway.tell(READ_A[:2], ended("length"))
     whole = await gateway.anthropic.messages.create(**ASK)
     assert whole.content[0].input == {"arguments": '{"path": '}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "arguments", [r'{"x": "\ud800"}', '{"x": 1e999}', '{"x": [-1e999]}', "[1]", "9" * 5000]
+)
+async def test_arguments_that_could_not_be_sent_are_handed_on_as_text(
+    gateway: ToldGateway, arguments: str
+) -> None:
+    gateway.tell(Piece(0, (CallPart(0, arguments, "call_a", "read"),), [1], [-0.1]), ended("tool_calls"))
+    whole = await gateway.anthropic.messages.create(**ASK)
+    assert whole.content[0].input == {"arguments": arguments}  # type: ignore[union-attr]
 
 
 async def test_failure_in_mid_stream_is_an_error_of_anthropics_kind(gateway: ToldGateway) -> None:

@@ -22,8 +22,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from instar.gateway.guard import AnsweringRoute
 from instar.gateway.openapi import OPEN
+from instar.gateway.waiting_room import AnsweringRoute
 from tests.kit.malformed import resolved, routes_with_body
 from tests.kit.malformed_tables import VALID
 from tests.kit.scripted_gateway import Gateway, scripted_gateway

@@ -14,6 +14,7 @@ import pytest_asyncio
 from pydantic import BaseModel
 
 from instar.records import TurnOutcome, TurnStatus
+from tests.kit import templates
 from tests.kit.live_gateway import KEY, Live, live_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -186,7 +187,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": "hi", "background": True}, "background"),
     ({"input": "hi", "conversation": "conv_1"}, "conversation"),
     ({"input": "hi", "prompt": {"id": "pmpt_1"}}, "prompt"),
-    ({"input": "hi", "top_logprobs": 2}, "top_logprobs"),
+    ({"input": "hi", "top_logprobs": 2}, "include"),
+    ({"input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
     ({"input": "hi", "max_output_tokens": 0}, "max_output_tokens"),
     ({"input": "hi", "temperature": "warm"}, "temperature"),
 ]
@@ -215,3 +217,126 @@ async def test_only_finished_turns_of_the_same_key_can_be_continued(
     for turn_id in ("turn_theirs", "turn_open"):
         assert (await post(live, input="hi", previous_response_id=turn_id)).status_code == 404
     assert (await post(live, input="hi", previous_response_id=mine.id)).status_code == 200
+
+
+LOGPROBS: Any = ["message.output_text.logprobs"]
+
+
+async def test_logprobs_of_output_text(live: Live, sdk: openai.AsyncOpenAI) -> None:
+    whole = await sdk.responses.create(model="instar", input="hi", include=LOGPROBS, top_logprobs=2)
+    message = whole.output[0]
+    assert message.type == "message"
+    part = message.content[0]
+    assert part.type == "output_text"
+    tokens = part.logprobs or []
+    assert bytes(byte for token in tokens for byte in token.bytes).decode() == part.text
+    assert [token.logprob for token in tokens[:2]] == pytest.approx([-0.5, -0.51])
+    assert [len(token.top_logprobs) for token in tokens] == [2] * len(tokens)
+    plain = await sdk.responses.create(model="instar", input="hi")
+    assert plain.output[0].content[0].logprobs == []  # type: ignore[union-attr]
+
+
+async def test_streamed_logprobs_add_up_to_those_of_the_whole(live: Live, sdk: openai.AsyncOpenAI) -> None:
+    deltas: list[str] = []
+    async for event in await sdk.responses.create(model="instar", input="hi", include=LOGPROBS, stream=True):
+        if event.type == "response.output_text.delta":
+            deltas += [token.token for token in event.logprobs]
+        elif event.type == "response.output_text.done":
+            assert [token.token for token in event.logprobs] == deltas
+        elif event.type == "response.completed":
+            part = event.response.output[0].content[0]  # type: ignore[union-attr]
+            assert [token.token for token in part.logprobs or []] == deltas  # type: ignore[union-attr]
+            assert "".join(deltas) == event.response.output_text
+            return
+    pytest.fail("the response never completed")
+
+
+async def test_response_can_be_had_again(live: Live, sdk: openai.AsyncOpenAI) -> None:
+    first = (await post(live, input="why?")).json()
+    tool = {"type": "function", "name": "ls", "description": "List.", "parameters": {"type": "object"}}
+    asked = {
+        "instructions": "Be brief.",
+        "previous_response_id": first["id"],
+        "tools": [tool],
+        "tool_choice": "auto",
+        "metadata": {"a": "b"},
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_output_tokens": 4,
+        "store": False,
+        "text": {"format": {"type": "json_object"}},
+    }
+    for response in (first, (await post(live, input="shorter", **asked)).json()):
+        again = await live.http.get(f"/v1/responses/{response['id']}")
+        assert (again.status_code, again.json()) == (200, response)
+        assert (await sdk.responses.retrieve(response["id"])).output_text == response["output"][0]["content"][
+            0
+        ]["text"]
+    assert response["status"] == "incomplete"
+
+
+async def test_thought_and_calls_of_a_stored_response_are_those_that_were_sent(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    said = '<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{"name": "ls", "arguments": {}}\n</tool_call>'
+    folder = tmp_path_factory.mktemp("thought")
+    async with live_gateway(folder, lambda *_: said, 4096, template=templates.THINKING) as live:
+        tools = [{"type": "function", "name": "ls", "parameters": {"type": "object", "properties": {}}}]
+        response = (await post(live, input="hi", tools=tools)).json()
+        assert [item["type"] for item in response["output"]] == ["reasoning", "message", "function_call"]
+        assert response["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+        assert (await live.http.get(f"/v1/responses/{response['id']}")).json() == response
+
+
+async def test_turn_of_a_chat_can_be_had_as_a_response(live: Live, sdk: openai.AsyncOpenAI) -> None:
+    chat = (await live.ask("hi", temperature=0.25)).json()
+    response = await sdk.responses.retrieve(chat["id"])
+    assert response.output_text == chat["choices"][0]["message"]["content"]
+    assert (response.status, response.temperature) == ("completed", 0.25)
+
+
+async def test_only_ones_own_responses_can_be_had(live: Live, sdk: openai.AsyncOpenAI) -> None:
+    mine = live.store.turn((await sdk.responses.create(model="instar", input="mine")).id)
+    assert mine is not None
+    for turn_id, whose in (("turn_key", {"key_id": "another"}), ("turn_person", {"learner": "proxy/ann"})):
+        live.store.open_turns([replace(mine, id=turn_id, status=TurnStatus.OPEN, **whose)], [])  # type: ignore[arg-type]
+    for wanted in ("turn_key", "turn_person", "turn_nobody", "%00"):
+        answer = await live.http.get(f"/v1/responses/{wanted}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_what_became_of_an_unfinished_response_is_told(live: Live, sdk: openai.AsyncOpenAI) -> None:
+    mine = live.store.turn((await sdk.responses.create(model="instar", input="mine")).id)
+    assert mine is not None
+    half = {"role": "assistant", "content": "ha"}
+    for status, told in ((None, "in_progress"), ("cancelled", "cancelled"), ("failed", "failed")):
+        turn_id = f"turn_{told}"
+        live.store.open_turns([replace(mine, id=turn_id, status=TurnStatus.OPEN, answer=None)], [])
+        if status:
+            outcome = TurnOutcome(TurnStatus(status), [1], [2], [-0.1], half, None, None, 1.0, status)
+            live.store.close_turn(turn_id, outcome)
+        response = await sdk.responses.retrieve(turn_id)
+        assert response.status == told
+        assert response.output_text == ("ha" if status else "")
+        assert (response.error is not None) == (status == "failed")
+
+
+async def test_deletion_is_refused_by_name(live: Live, sdk: openai.AsyncOpenAI) -> None:
+    response = await sdk.responses.create(model="instar", input="keep me")
+    answer = await live.http.delete(f"/v1/responses/{response.id}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "not_supported")
+    assert "cannot be deleted" in answer.json()["error"]["message"]
+    for more in ("stream=true", "include[]=message.output_text.logprobs", "include=x"):
+        assert (await live.http.get(f"/v1/responses/{response.id}?{more}")).status_code == 400
+
+
+async def test_person_behind_a_proxy_has_their_own_responses(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    async with live_gateway(tmp_path_factory.mktemp("proxy"), proxy_key="sk-proxy") as live:
+        headers = {"authorization": "Bearer sk-proxy"}
+        body = {"input": "hi", "user": "ann"}
+        response = (await live.http.post("/v1/responses", json=body, headers=headers)).json()
+        for user, status in (("?user=ann", 200), ("?user=bob", 404), ("", 404)):
+            got = await live.http.get(f"/v1/responses/{response['id']}{user}", headers=headers)
+            assert got.status_code == status

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from instar.errors import EngineError, EngineUnavailable
-from tests.kit.told_turns import READ_A, READ_B, THOUGHT, WORDS, ToldGateway, ended, told_gateway
+from tests.kit.told_turns import AT_ONCE, READ_A, READ_B, THOUGHT, WORDS, ToldGateway, ended, told_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -92,6 +92,23 @@ async def test_stream_adds_up_to_the_response_that_comes_without_it(gateway: Tol
     assert whole.usage is not None
     assert (whole.usage.input_tokens, whole.usage.output_tokens, whole.usage.total_tokens) == (3, 9, 12)
     assert whole.usage.output_tokens_details.reasoning_tokens == 2
+
+
+async def test_what_comes_at_once_keeps_its_order(gateway: ToldGateway) -> None:
+    gateway.tell(AT_ONCE, ended("tool_calls"))
+    whole = await gateway.openai.responses.create(**ASK)
+    async with gateway.openai.responses.stream(**ASK) as stream:
+        async for _ in stream:
+            pass
+        streamed = await stream.get_final_response()
+    assert [item.id for item in streamed.output] == [item.id for item in whole.output]
+    kinds = [item.type for item in whole.output]
+    assert kinds == ["reasoning", "message", "function_call", "message", "function_call"]
+    assert [item.content[0].text for item in whole.output if item.type == "message"] == ["I shall ", "look."]  # type: ignore[union-attr]
+    calls = [item for item in whole.output if item.type == "function_call"]
+    assert [(c.call_id, c.name, c.arguments) for c in calls] == [
+        (f"call_{name}", "read", f'{{"path": "{name}"}}') for name in "ab"
+    ]
 
 
 async def test_what_comes_back_is_the_message_that_was_recorded(gateway: ToldGateway) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from instar.gateway.response_models import TurnView
 from instar.records import Judgement, Source
 from tests.kit.live_gateway import Live, live_gateway
 
@@ -212,7 +213,17 @@ async def test_a_resent_request_is_a_retry_and_no_regenerate(live: Live) -> None
     await live.ask("q", headers={"X-Session-Id": "s"})
     await live.ask("q", headers={"X-Session-Id": "s", "x-stainless-retry-count": "1"})
     assert live.judge_items() == []
-    assert (await live.turns())[0]["kind"] == "retry"
+    retry = (await live.turns())[0]
+    assert retry["kind"] == "retry"
+    assert set(retry) == set(TurnView.model_fields), "the document tells all that is there"
+    TurnView.model_validate(retry)
+
+
+@pytest.mark.parametrize("session", ["s" * 300, "line\nend", "한국어 세션"])
+async def test_turns_of_a_session_are_found_by_the_id_that_the_client_sent(live: Live, session: str) -> None:
+    body = {"model": "instar", "messages": [{"role": "user", "content": "hi"}], "session_id": session}
+    answer = await live.http.post("/v1/chat/completions", json=body)
+    assert [turn["id"] for turn in await live.turns(session=session)] == [answer.json()["id"]]
 
 
 async def test_a_session_that_is_done_hears_nothing_more(live: Live) -> None:

@@ -135,3 +135,26 @@ async def test_version_of_another_model_is_not_served(live: Live) -> None:
     assert answer.status_code == 409
     assert "another model" in answer.json()["error"]["message"]
     assert (await live.ask("hi")).headers["x-instar-version"] == "base"
+
+
+async def test_server_is_not_ready_while_the_engine_is_dead(live: Live) -> None:
+    assert (await live.http.get("/ready")).status_code == 200
+    live.engine.up = False
+    dead = await live.http.get("/ready")
+    assert (dead.status_code, dead.json()["status"]) == (503, "starting")
+    live.engine.up = True
+    assert (await live.http.get("/ready")).status_code == 200
+
+
+async def test_engine_is_closed_though_the_follower_had_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with live_gateway(tmp_path) as live:
+
+        def fault() -> str:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(live.store, "active_version", fault)
+        await asyncio.sleep(0.6)
+        assert live.engine.up
+    assert not live.engine.up

@@ -333,15 +333,16 @@ async def test_a_forced_call_that_is_cut_is_a_cut_call(live: Live) -> None:
 
 
 async def test_forced_arguments_are_streamed_as_they_come(live: Live) -> None:
-    says(live, FORMATS["hermes"].write(CALLS[:1]))
-    live.engine.gate = asyncio.Event()
-    pieces: list[str] = []
+    text = FORMATS["hermes"].write(CALLS[:1])
+    says(live, text)
+    live.engine.gate, live.engine.gate_at = asyncio.Event(), text.index("arguments") + 20
     body = {"model": "instar", "messages": ASKED, "tools": TOOLS, "tool_choice": "required", "stream": True}
-    live.engine.gate.set()
-    async with live.http.stream("POST", "/v1/chat/completions", json=body) as response:
+    pieces: list[str] = []
+    async with live.http.stream("POST", "/v1/chat/completions", json=body) as response, asyncio.timeout(60):
         async for line in response.aiter_lines():
             if '"arguments"' in line and '"name"' not in line:
                 pieces.append(line)
+                live.engine.gate.set()  # the rest of the call is not sampled before its beginning was read
     assert len(pieces) > 10
 
 
@@ -423,3 +424,27 @@ async def test_broken_histories_are_refused_and_odd_ones_taken(live: Live) -> No
         calls = [{**call, "function": {"name": "ls", "arguments": arguments}}]
         history = [*ASKED, {"role": "assistant", "content": None, "tool_calls": calls}, *ASKED]
         await ask(live, False, history, tools=TOOLS)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 10_000])
+async def test_text_and_calls_keep_their_order_however_many_tokens_come_at_once(
+    live: Live, at_once: int
+) -> None:
+    live.engine.at_once = at_once
+    path = "/" + "long" * 100
+    says(live, "Look.\n" + FORMATS["hermes"].write([Call("ls", {"path": path}), Call("ls", {})]) + "\nDone.")
+    tools = [{"name": "ls", "input_schema": {"type": "object"}}]
+    asked = {"model": "instar", "max_tokens": 2000, "messages": ASKED, "tools": tools, "stream": True}
+    blocks: list[dict[str, Any]] = []
+    async with live.http.stream("POST", "/v1/messages", json=asked) as response:
+        async for line in response.aiter_lines():
+            event = json.loads(line[6:]) if line.startswith("data: {") else {}
+            if event.get("type") == "content_block_start":
+                blocks.append({**event["content_block"], "written": ""})
+            elif event.get("type") == "content_block_delta":
+                blocks[-1]["written"] += (
+                    event["delta"].get("text") or event["delta"].get("partial_json") or ""
+                )
+    said = [(b["type"], b["written"] if b["type"] == "text" else json.loads(b["written"])) for b in blocks]
+    assert said == [("text", "Look."), ("tool_use", {"path": path}), ("tool_use", {}), ("text", "Done.")]
+    assert [b["name"] for b in blocks if b["type"] == "tool_use"] == ["ls", "ls"]

@@ -95,6 +95,7 @@ def test_a_heartbeat_is_no_reaction_and_gets_none(scene: Scene) -> None:
     answers = [
         row["answer"] for row in scene.rows()
     ]  # how many messages of the heartbeat stay is the client's business
+    assert all(answer.startswith("Answer ") and answer.endswith(" of base.") for answer in answers[2:])
     scene.check([first, beat, replace(second, answer=answers[2]), replace(third, answer=answers[3])], "AAAA")
 
 

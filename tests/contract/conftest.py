@@ -22,6 +22,7 @@ from instar.engines.client import HttpEngine
 from instar.engines.scripted import ScriptedEngine
 from instar.ports import TokenChunk
 from instar.records import Sampling
+from tests.kit.native import needs_compiler
 from tests.kit.tiny_model import write_tiny_model
 
 STOP = 2
@@ -176,7 +177,23 @@ def embedded_server(tiny_model: Path) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture(params=["scripted", "embedded"])
+@pytest.fixture(scope="session")
+def native_server(tiny_model: Path) -> Iterator[Server]:
+    """The embedded engine as it serves: in bf16, with decode steps that were compiled for this machine."""
+    import torch
+
+    from instar.engines.embedded.backend import EmbeddedBackend
+
+    settings = SETTINGS.model_copy(update={"native": "on"})
+    backend = EmbeddedBackend(tiny_model, settings, torch.bfloat16)
+    server = Server(backend)
+    server.call(backend.start())
+    yield server
+    server.call(backend.stop())
+    server.stop()
+
+
+@pytest.fixture(params=["scripted", "embedded", pytest.param("native", marks=needs_compiler)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Endpoint]:
     server: Server = request.getfixturevalue(f"{request.param}_server")
     yield Endpoint(request.param, server.url, server.backend.base_name, server, tmp_path)

@@ -32,6 +32,7 @@ GREEDY = Sampling(max_tokens=24, temperature=0)
 async def test_loaded_version_answers_unlike_base(engine: Endpoint, client: HttpEngine) -> None:
     await client.load("v1", write_adapter(engine.tmp / "v1", 1))
     assert await client.loaded() == {BASE, "v1"}
+    assert client.context_length == 512
     base = await gather_answer(client, BASE, PROMPT, GREEDY)
     tuned = await gather_answer(client, "v1", PROMPT, GREEDY)
     assert ids_of(base) != ids_of(tuned)

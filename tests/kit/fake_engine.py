@@ -13,24 +13,29 @@ from instar.records import BASE, Sampling
 
 
 class FakeEngine:
-    """Answers with `script(version, prompt_text)`, one token at a time. Knobs are plain attributes."""
+    """Answers with `script(version, prompt_text)`, `at_once` tokens at a time. Knobs are plain attributes."""
 
     def __init__(self, chat: ChatFormat, script: Callable[[str, str], str] | None = None) -> None:
         self.chat = chat
         self.script = script or (lambda version, prompt: f"answer of {version}")
         self.pause_s = 0.0
+        self.at_once = 1
         self.versions = {BASE}
         self.up = True
         self.fail_after: int | None = None  # tokens, then the connection breaks
         self.refuse: EngineError | None = None
         self.load_error: EngineError | None = None
-        self.gate: asyncio.Event | None = None  # sampling waits for it after the first token
+        self.gate: asyncio.Event | None = (
+            None  # sampling waits for it after each token but the last, from this one:
+        )
+        self.gate_at = 0
         self.prefill: asyncio.Event | None = None  # sampling waits for it before the first token
         self.prompts: list[list[int]] = []
         self.samplings: list[Sampling] = []
         self.tells_forced = (
             True  # under a grammar, of every second token; the script is not held to the grammar
         )
+        self.context_length: int | None = None
         self.aborted = 0
         self.sampling = 0
 
@@ -54,15 +59,20 @@ class FakeEngine:
         try:
             if self.prefill:
                 await self.prefill.wait()
-            for at, token_id in enumerate(ids):
-                if self.fail_after is not None and at >= self.fail_after:
+            for start in range(0, len(ids), self.at_once):
+                if self.fail_after is not None and start >= self.fail_after:
                     raise EngineUnavailable("the connection broke")
-                last = at == len(ids) - 1
+                span = range(start, min(start + self.at_once, len(ids)))
+                last = span.stop == len(ids)
                 finish = ("length" if cut else "stop") if last else None
-                forced = [at % 2 == 0] if sampling.grammar and self.tells_forced else None
-                yield TokenChunk([token_id], [-0.5 - at / 100], finish, forced=forced)
+                forced = [at % 2 == 0 for at in span] if sampling.grammar and self.tells_forced else None
+                logprobs = [-0.5 - at / 100 for at in span]
+                most = sampling.top_logprobs
+                likeliest = [[(ids[at], -0.5 - at / 100), (ids[at] - 1, -3.0)][:most] for at in span]
+                top = likeliest if most else None
+                yield TokenChunk(ids[start : span.stop], logprobs, finish, top, forced)
                 await asyncio.sleep(self.pause_s)
-                if self.gate and not last:
+                if self.gate and not last and span[-1] >= self.gate_at:
                     await self.gate.wait()
             finished = True
         finally:

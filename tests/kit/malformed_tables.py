@@ -79,6 +79,8 @@ SPOILS: dict[str, bytes] = {
     "NaN": b'"any": NaN',
     "Infinity": b'"any": Infinity',
     "minus Infinity": b'"any": [-Infinity]',
+    "a number beyond all bounds": b'"any": 1e999',
+    "a number below all bounds": b'"any": {"b": [-1e999]}',
     "an array, 100,000 deep": b'"any": ' + b"[" * DEEP + b"]" * DEEP,
     "an object, 100,000 deep": b'"any": ' + b'{"a":' * DEEP + b"1" + b"}" * DEEP,
     "a number of 100,000 digits": b'"any": ' + b"9" * 100_000,
@@ -137,7 +139,7 @@ CHAT_FIELDS: dict[str, list[str]] = {
         '[{"role": "user", "content": [' + ",".join(['{"type": "text", "text": "a"}'] * 1_001) + "]}]",
     ],
     "temperature": ["-0.1", "2.1", "1e308", "1e999", "-1e999", '"warm"', '"1"'],
-    "top_p": ["0", "-1", "1.01", "1e999", '"1"'],
+    "top_p": ["-1", "1.01", "1e999", '"1"'],
     "max_tokens": ["0", "-1", "1000001", "1.5", "1e3", "9" * 30, "9" * 5000, '"8"'],
     "max_completion_tokens": ["0", "-1", "1000001", "1.5", "9" * 30, '"8"'],
     "stop": ["3", "[3]", "[null]", '["a", "b", "c", "d", "e"]', '"' + "s" * 501 + '"', '["' + "s" * 501 + '"]'],
@@ -158,6 +160,8 @@ CHAT_FIELDS: dict[str, list[str]] = {
                         '{"type": "text", "json_schema": {"name": "x", "schema": {}}}',
                         '{"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wat"}}}',
                         '{"type": "json_schema", "json_schema": {"schema": {}}}'],
+    "functions": ['[{"name": "f"}]', '[{}]', "3", "{}"],
+    "function_call": ['{"name": "f"}', '"f"', "3"],
     "frequency_penalty": ["1.5", '"high"', "1e999"],
     "presence_penalty": ["-1.5", '"high"'],
     "logit_bias": ['{"1": 100}', '{"1": "x"}', "[]"],
@@ -202,6 +206,8 @@ WRONG_TYPES = [
     "",
     "application/json; charset=utf-16",
     "application/json; charset=latin-1",
+    "application/json; profile=x; charset=utf-16",
+    "application/json; charset=utf-8; charset=utf-16",
 ]
 ENCODINGS = ["gzip", "br", "deflate", "identity, gzip", "nothing"]
 
@@ -223,9 +229,9 @@ RAW: dict[str, bytes] = {
     "a NUL in a header": b"{get}x-session-id: a\x00b\r\n\r\n",
     "a bare line feed in a header": b"{get}x-session-id: a\rb: c\r\n\r\n",
     "a continued header": b"{get} folded\r\n\r\n",
-    "a header of 100,000 bytes": b"GET /v1/models HTTP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
-    "5,000 headers": b"GET /v1/models HTTP/1.1\r\n" + b"x-a: 0123456789\r\n" * 5_000 + b"\r\n",
-    "a path of 100,000 bytes": b"GET /" + b"y" * 100_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a header of 100,000 bytes": b"{get}x: " + b"y" * 100_000 + b"\r\n\r\n",
+    "5,000 headers": b"{get}" + b"x-a: 0123456789\r\n" * 5_000 + b"\r\n",
+    "a path of 100,000 bytes": b"GET /" + b"y" * 100_000 + b" HTTP/1.1\r\n{key}\r\n",
     "a header without an end": b"GET /v1/models HTTP/1.1\r\nx: " + b"y" * 300_000,
     "a negative length": b"{post}content-length: -1\r\n\r\n",
     "a length in words": b"{post}content-length: ten\r\n\r\n",
@@ -241,6 +247,14 @@ RAW: dict[str, bytes] = {
     "no body": b"{post}content-length: 0\r\n\r\n",
     "a web socket": b"{post}connection: upgrade\r\nupgrade: websocket\r\ncontent-length: 0\r\n\r\n",
 }  # fmt: skip
+
+TOO_LARGE_HEADS = (
+    "a header of 100,000 bytes",
+    "5,000 headers",
+    "a path of 100,000 bytes",
+    "a header without an end",
+)
+"""Those of `RAW` that are good but for their size, so that nothing but 431 shows that it was looked at."""
 
 KEYS = [
     "",

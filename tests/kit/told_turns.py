@@ -14,15 +14,18 @@ import openai
 from fastapi import FastAPI
 from pydantic import SecretStr
 
-from instar.answers import CallPart
+from instar.answers import CallPart, Thought
+from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.errors import InstarError
 from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway import errors
-from instar.gateway.guard import KeyRing, WaitingRoom
+from instar.gateway.keys import KeyRing
 from instar.gateway.messages.api import MessagesApi
 from instar.gateway.responses.api import ResponsesApi
+from instar.gateway.versions import VersionKeeper
+from instar.gateway.waiting_room import WaitingRoom
 from instar.ports import Store
 from instar.records import Caller, Kind, Turn
 from tests.kit.live_gateway import KEY, listening
@@ -30,13 +33,21 @@ from tests.kit.live_gateway import KEY, listening
 Told = Piece | Ended | InstarError | asyncio.Event
 
 READ_A = (
-    Piece(0, "", [5], [-0.1], calls=(CallPart(0, id="call_a", name="read"),)),
-    Piece(0, "", [6, 7], [-0.1, -0.2], calls=(CallPart(0, arguments='{"path": '),)),
-    Piece(0, "", [8], [-0.1], calls=(CallPart(0, arguments='"a"}'),)),
+    Piece(0, (CallPart(0, id="call_a", name="read"),), [5], [-0.1]),
+    Piece(0, (CallPart(0, arguments='{"path": '),), [6, 7], [-0.1, -0.2]),
+    Piece(0, (CallPart(0, arguments='"a"}'),), [8], [-0.1]),
 )
-READ_B = (Piece(0, "", [9], [-0.1], calls=(CallPart(1, '{"path": "b"}', "call_b", "read"),)),)
-THOUGHT = (Piece(0, "", [3], [-0.1], reasoning="Let me "), Piece(0, "", [4], [-0.1], reasoning="look."))
-WORDS = (Piece(0, "I shall ", [10], [-0.1]), Piece(0, "look.", [11], [-0.1]))
+READ_B = (Piece(0, (CallPart(1, '{"path": "b"}', "call_b", "read"),), [9], [-0.1]),)
+AT_ONCE = (
+    Piece(
+        0, (Thought("Let me look."), "I shall ", CallPart(0, id="call_a", name="read")), [1, 2], [-0.1, -0.1]
+    ),
+    Piece(0, (CallPart(0, arguments='{"path": '),), [3], [-0.1]),
+    Piece(0, (CallPart(0, arguments='"a"}'), "look.", *READ_B[0].shown), [4, 5], [-0.1, -0.1]),
+)
+"""An engine may hand out several tokens at once: the end of a call, words behind it, and another call."""
+THOUGHT = (Piece(0, (Thought("Let me "),), [3], [-0.1]), Piece(0, (Thought("look."),), [4], [-0.1]))
+WORDS = (Piece(0, ("I shall ",), [10], [-0.1]), Piece(0, ("look.",), [11], [-0.1]))
 
 
 def ended(finish_reason: str = "stop", **message: Any) -> Ended:
@@ -104,8 +115,8 @@ async def told_gateway(folder: Path, **settings: Any) -> AsyncIterator[ToldGatew
     errors.install(app)
     app.state.waiting_room = WaitingRoom(100)
     serve_turn = cast(ServeTurn, turns)
-    app.include_router(ResponsesApi(serve_turn, cast(Store, None), keys, made).router)
-    app.include_router(MessagesApi(serve_turn, keys, made).router)
+    app.include_router(ResponsesApi(serve_turn, cast(Store, None), cast(ChatFormat, None), keys, made).router)
+    app.include_router(MessagesApi(serve_turn, cast(VersionKeeper, None), keys, made).router)
     async with (
         listening(app) as (url, _),
         openai.AsyncOpenAI(

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -38,6 +39,25 @@ def ask(http: httpx.Client, **more: object) -> httpx.Response:
     return http.post(
         "/v1/chat/completions", json={"model": "instar", "messages": HI, "max_tokens": 4, **more}
     )
+
+
+def leave(http: httpx.Client) -> str:
+    """Ask for a long answer and go in the middle of it. Returns the turn."""
+    body = {"model": "instar", "messages": HI, "max_tokens": 90, "stream": True}
+    with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        for line in response.iter_lines():
+            if '"content": "' in line and '"content": ""' not in line:
+                break
+        return response.headers["x-instar-turn"]
+
+
+def status_of(server: Server, turn: str) -> str:
+    """What became of it, once it is no longer open."""
+
+    def found(page: dict[str, Any]) -> str:
+        return next(str(row["status"]) for row in page["data"] if row["id"] == turn)
+
+    return found(server.until("/v1/turns", lambda page: found(page) != "open", 30))
 
 
 def send_body(server: Server, size: int, *, announced: bool) -> bytes:
@@ -86,15 +106,17 @@ def test_requests_of_every_kind_leave_no_descriptor_behind(server: Server) -> No
     pids = {loop: server.pid(loop) for loop in ("gateway", "engine")}
     with server.http as http:
         ask(http)
+        left: list[str] = []
         before = {loop: process_facts.descriptors(pid) for loop, pid in pids.items()}
         for number in range(10):
             ask(http, stream=number % 2 == 0)
             ask(http, n=99)
             with httpx.Client(base_url=server.url, trust_env=False) as stranger:
                 stranger.get("/v1/models")
-            with suppress(httpx.ReadTimeout):
-                ask(http, timeout=0.001) if number % 4 == 0 else None
+            if number % 4 == 0:
+                left.append(leave(http))
         after = {loop: process_facts.descriptors(pid) for loop, pid in pids.items()}
+        assert {turn: status_of(server, turn) for turn in left} == dict.fromkeys(left, "cancelled")
     assert all(after[loop] <= before[loop] + 4 for loop in pids), (before, after)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,23 @@ def test_question_is_found_in_plain_and_in_part_content() -> None:
     assert last_user_text([{"role": "user", "content": parts}]) == "a\nb"
     assert last_user_text([{"role": "user", "content": None}]) == ""
     assert last_user_text([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "most", "length"),
+    [
+        ({"max_position_embeddings": 40_960}, None, 40_960),
+        ({"max_position_embeddings": 40_960}, 32_768, 32_768),
+        ({"max_position_embeddings": 8_192}, 32_768, 8_192),
+        ({"n_positions": 1_024}, None, 1_024),
+        ({"text_config": {"max_position_embeddings": 4_096}}, None, 4_096),
+        ({"seq_length": True}, None, 2_048),
+        ({}, 512, 512),
+    ],
+)
+def test_context_is_what_the_model_was_made_for_and_the_engine_holds(
+    tmp_path: Path, config: dict[str, object], most: int | None, length: int
+) -> None:
+    folder = write_chat_files(tmp_path)
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    assert ChatFormat(folder, most_tokens=most).context_length == length

@@ -34,6 +34,11 @@ def step(call_id: str = "call_1", **more: Any) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.fixture(params=[TEMPLATE, *templates.ALL.values()], ids=["told in words", *templates.ALL])
+def any_template(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 def chat_of(
     folder: Path, template: str, special: tuple[str, ...] = (), form: FormatName | None = None
 ) -> ChatFormat:
@@ -175,3 +180,47 @@ def test_an_answer_covers_its_tokens_unless_its_text_was_cut(tmp_path: Path) -> 
     assert chat.covers(chat.encode("hel"), "hel"), "cut by the token limit"
     assert not chat.covers(chat.encode("hello. More"), "hello"), "cut by a stop string"
     assert not chat.covers([], "")
+
+
+# ── every template ──────────────────────────────────────────────────────────────────────────────────────
+def test_what_a_developer_says_reaches_the_model(tmp_path: Path, any_template: str) -> None:
+    chat = chat_of(tmp_path, any_template)
+    said = [{"role": "developer", "content": "Say it in rhymes."}, {"role": "user", "content": "hi"}]
+    text = chat.render(said, tools=[TOOL])
+    assert "Say it in rhymes." in text
+    assert "developer" not in text
+    both = chat.render([{"role": "system", "content": "Be brief."}, *said])
+    assert both == chat.render([{"role": "system", "content": "Be brief.\n\nSay it in rhymes."}, said[1]])
+    assert chat.render([said[1], {"role": "assistant", "content": "hello"}, said[1]])
+
+
+def test_a_template_that_knows_developers_keeps_them(tmp_path: Path) -> None:
+    knows = TEMPLATE + "{# system, developer #}"
+    text = chat_of(tmp_path, knows).render(
+        [{"role": "developer", "content": "Rhyme."}, {"role": "user", "content": "hi"}], tools=[TOOL]
+    )
+    assert text.startswith("<|im_start|>developer\nRhyme.\n\nYou may call these functions:")
+
+
+def test_a_functions_result_reaches_the_model(tmp_path: Path, any_template: str) -> None:
+    chat = chat_of(tmp_path, any_template)
+    call = {"function": {"name": "ls", "arguments": "{}"}}
+    history = [
+        {"role": "user", "content": "What is there?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "function", "name": "ls", "content": "a.txt"},
+    ]
+    assert "a.txt" in chat.render(history, tools=[TOOL])
+    assert chat.render(history, tools=[TOOL]) == chat.render(step(arguments="{}"), tools=[TOOL])
+
+
+@pytest.mark.parametrize("arguments", ["not json", '{"path": ', "[1]", "3", "null", "", None, '{"a": NaN}'])
+def test_a_call_that_came_to_nothing_can_stay_in_the_history(
+    tmp_path: Path, any_template: str, arguments: str | None
+) -> None:
+    """Else a conversation in which an answer was cut within a call could never go on."""
+    chat = chat_of(tmp_path, any_template)
+    text = chat.render(step(arguments=arguments), tools=[TOOL])
+    assert "a.txt" in text
+    assert "ls" in text
+    assert (arguments or "") in text.replace("\\", "")

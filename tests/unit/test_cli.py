@@ -490,6 +490,7 @@ def test_greeting_can_be_copied(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f'OpenAI(base_url="http://localhost:30000/v1", api_key="{KEY}")' in printed
     assert f'-H "Authorization: Bearer {KEY}" \\\n' in printed
     assert str(tmp_path / "run" / "logs") in printed
+    assert f" connect --data-dir {tmp_path}" in printed
 
 
 def test_sibling_commands_are_named_so_that_they_work(

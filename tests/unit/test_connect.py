@@ -143,6 +143,28 @@ def test_comments_and_everything_else_survive(connect: Connect, file: Path) -> N
     assert (backup.stat().st_mode & 0o777) == 0o600
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("{\n  a: 1, // of a\n}\n", '{\n  a: 1, // of a\n  "b": 2,\n}\n'),
+        ("{\n  a: 1,\n  // of none\n}\n", '{\n  a: 1,\n  // of none\n  "b": 2,\n}\n'),
+        ("{\n  a: 1, /* x */ // y\n\n}\n", '{\n  a: 1, /* x */ // y\n  "b": 2,\n\n}\n'),
+    ],
+)
+def test_a_comment_stays_with_its_entry_when_another_comes_behind(
+    file: Path, before: str, after: str
+) -> None:
+    file.write_text(before, "utf-8")
+    assert Json5File.read(file).patched({"b": 2}).strip() == after.strip()
+
+
+@pytest.mark.parametrize(
+    "odd", [{"tools": ["read"]}, {"agents": {"defaults": ["x"]}}, {"agents": 3, "tools": 3}]
+)
+def test_a_configuration_of_another_shape_is_no_crash(odd: dict[str, Any]) -> None:
+    assert prompt_tokens(odd) == prompt_tokens({})
+
+
 def test_a_second_time_changes_nothing(connect: Connect, file: Path) -> None:
     file.write_text(THEIRS, "utf-8")
     connect("openclaw", "--small", "--write")

@@ -5,6 +5,7 @@ Whatever comes out must be read back as calls that obey their schema, or as JSON
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from instar.answers import FORMATS, FormatName
+from instar.answers import FORMATS, Call, FormatName
 from instar.chat_format import ChatFormat
 from instar.engines.grammar import Grammars, parse_grammar
 from instar.errors import RequestError
@@ -44,6 +45,29 @@ TOOLS = [
         "function": {
             "name": "ls",
             "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "note",
+            "parameters": {
+                "$ref": "#/$defs/note",
+                "$defs": {
+                    "note": {
+                        "type": "object",
+                        "properties": {
+                            "code": {"enum": ["1", "2", "null"]},
+                            "level": {"anyOf": [{"enum": [1, "high"]}, {"type": "null"}]},
+                            "due": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}]},
+                            "done": {"type": ["boolean", "null"]},
+                            "empty": {"const": ""},
+                        },
+                        "required": ["code", "level", "due", "done", "empty"],
+                        "additionalProperties": False,
+                    }
+                },
+            },
         },
     },
 ]
@@ -100,17 +124,24 @@ class Lot:
         return reader.message()
 
     def closing(self, ids: list[int]) -> list[int]:
-        """Tokens that end the thinking, or go on with the text of the tag that does."""
-        tag, text = "</think>", self.chat.read_back(ids[-8:])
-        begun = max((size for size in range(8) if text.endswith(tag[:size])), default=0)
+        """Tokens that end the thinking or a bare text, or go on with the text of the tag that does."""
+        tag = "</think>" if self.chat.tags.native else "\n</parameter>\n"
         whole = self.chat.added_id(tag)
-        return [whole] if whole is not None else self.chat.encode(tag[begun])
+        text = self.chat.read_back(ids[-16:])
+        return [whole if whole is not None else self.chat.encode(tag[begun(text, tag)])[0]]
+
+
+def begun(text: str, tag: str) -> int:
+    """How much of the tag stands at the end of the text."""
+    return max((size for size in range(len(tag)) if text.endswith(tag[:size])), default=0)
 
 
 def obeys(call: dict[str, Any]) -> bool:
     function, arguments = call["function"], json.loads(call["function"]["arguments"])
     if function["name"] == "ls":
         return arguments == {}
+    if function["name"] == "note":
+        return is_note(arguments)
     return (
         function["name"] == "book"
         and set(arguments) <= {"city", "days", "who"}
@@ -118,6 +149,18 @@ def obeys(call: dict[str, Any]) -> bool:
         and arguments.get("days", 1) in range(1, 10)
         and len(arguments["who"]) <= 2
         and all(isinstance(one, bool) for one in arguments["who"])
+    )
+
+
+def is_note(arguments: dict[str, Any], longest: int | None = None) -> bool:
+    due = arguments["due"]
+    return (
+        set(arguments) == {"code", "level", "due", "done", "empty"}
+        and arguments["code"] in ("1", "2", "null")
+        and (arguments["level"] in (1, "high", None) and arguments["level"] is not True)
+        and (due is None or (isinstance(due, str) and (longest is None or len(due) <= longest)))
+        and (arguments["done"] is None or isinstance(arguments["done"], bool))
+        and arguments["empty"] == ""
     )
 
 
@@ -131,6 +174,9 @@ def test_whatever_the_grammar_allows_is_a_call(tmp_path: Path, model: str) -> No
         assert all(map(obeys, message["tool_calls"])), message
         (call,) = lot.draw(lot.grammar(choice={"name": "book"}), seed)["tool_calls"]
         assert call["function"]["name"] == "book"
+        (call,) = lot.draw(lot.grammar(choice={"name": "note"}), seed)["tool_calls"]
+        # how long a text is cannot be enforced where it stands bare
+        assert is_note(json.loads(call["function"]["arguments"]), None if model == "qwen3_coder" else 3)
         assert len(lot.draw(lot.grammar(choice="required", many=False), seed)["tool_calls"]) == 1
 
 
@@ -174,6 +220,82 @@ def test_what_cannot_be_enforced_is_refused_where_it_is_strict(tmp_path: Path, f
     ask(False)
     with pytest.raises(RequestError, match="not"):
         ask(True)
+
+
+CANNOT = {
+    "anyOf": {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    "minProperties": {"minProperties": 1},
+    "pattern": {"properties": {"a": {"type": "string", "pattern": "^x"}}},
+    "minLength": {"properties": {"a": {"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]}}},
+    "format of a reference": {
+        "properties": {"a": {"$ref": "#/$defs/day"}},
+        "$defs": {"day": {"type": "string", "format": "date"}},
+    },
+}
+
+
+def call_of_f(chat: ChatFormat, parameters: Any, *, strict: bool, choice: Any = "required") -> str:
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
+    made = constraint(chat, [1], tools=[tool], choice=choice, many=False, schema=None)
+    return str((made or {}).get("grammar"))
+
+
+@pytest.mark.parametrize("schema", CANNOT.values(), ids=CANNOT)
+def test_what_bare_text_cannot_be_held_to_is_refused_where_it_is_strict(
+    tmp_path: Path, schema: dict[str, Any]
+) -> None:
+    chat = ChatFormat(write_chat_files(tmp_path), "qwen3_coder")
+    assert call_of_f(chat, {"type": "object", **schema}, strict=False)
+    with pytest.raises(RequestError, match="bare text"):
+        call_of_f(chat, {"type": "object", **schema}, strict=True)
+    with pytest.raises(RequestError, match="strict"):
+        call_of_f(
+            chat, {"$ref": "#/$defs/top", "$defs": {"top": schema, **schema.get("$defs", {})}}, strict=True
+        )
+
+
+def test_bare_text_may_be_strict_where_any_text_will_do(tmp_path: Path) -> None:
+    chat = ChatFormat(write_chat_files(tmp_path), "qwen3_coder")
+    fine = {
+        "a": {"type": ["string", "null"]},
+        "b": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+        "c": {},
+    }
+    assert "<parameter=d>" in call_of_f(chat, {"properties": fine, "required": ["d"]}, strict=True)
+
+
+ODD: dict[str, Any] = {
+    "properties is a list": {"properties": ["a"]},
+    "required is a number": {"required": 5},
+    "enum is a number": {"properties": {"a": {"enum": 5}}},
+    "type is a number": {"properties": {"a": {"type": 5}}},
+    "a property is a number": {"properties": {"a": 5}},
+    "anyOf is a text": {"properties": {"a": {"anyOf": "b"}}},
+    "allOf is a number": {"allOf": 5},
+    "a reference is a number": {"$ref": 5},
+    "a reference to nothing": {"properties": {"a": {"$ref": "#/$defs/b"}}},
+    "references in a circle": {
+        "properties": {"a": {"$ref": "#/$defs/b"}},
+        "$defs": {"b": {"$ref": "#/$defs/b"}},
+    },
+    "alternatives without end": {
+        "properties": {"a": {"$ref": "#/$defs/b"}},
+        "$defs": {"b": {"anyOf": [{"$ref": "#/$defs/b"}] * 9}},
+    },
+}
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+@pytest.mark.parametrize("schema", ODD.values(), ids=ODD)
+def test_an_odd_schema_is_refused_or_left_to_the_model(tmp_path: Path, form: FormatName, schema: Any) -> None:
+    chat = ChatFormat(write_chat_files(tmp_path), form)
+    with contextlib.suppress(RequestError):
+        call_of_f(chat, schema, strict=False)
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    reader = chat.answer_reader([1], [tool], lambda: "call_x")
+    reader.push(FORMATS[form].write([Call("f", {"a": "x"})]))
+    reader.finish()
+    assert json.loads(reader.message()["tool_calls"][0]["function"]["arguments"]) == {"a": "x"}
 
 
 def test_white_space_is_bounded(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from instar.answers.reasoning import KNOWN_TAGS
 from instar.errors import RequestError
 from instar.flow.conversation import prefix_hashes
+from instar.records import Message
 
 
 def called(arguments: Any) -> list[dict[str, Any]]:
@@ -37,3 +39,10 @@ def test_no_depth_of_arguments_is_a_fault_of_ours() -> None:
     for depth in range(50, 1_500, 7):
         with suppress(RequestError):
             assert len(prefix_hashes(called("[" * depth + "]" * depth))) == 2
+
+
+@pytest.mark.parametrize(("opens", "closes"), KNOWN_TAGS)
+def test_thinking_in_any_known_tags_is_left_out(opens: str, closes: str) -> None:
+    said: list[Message] = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    thought: Message = {"role": "assistant", "content": f"{opens}\nhm\n{closes}\n\na"}
+    assert prefix_hashes([said[0], thought]) == prefix_hashes(said)

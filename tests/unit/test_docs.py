@@ -124,7 +124,7 @@ def test_the_page_about_tools_names_what_there_is() -> None:
     known = {path for path, _ in docs._walk(Settings, "")}
     assert "tool_format" in known
     assert set(re.findall(r"^\| `(\w+)` \| .*(?:<|\{|\[)", page, re.MULTILINE)) == set(FORMATS)
-    for tag, _ in reasoning._KNOWN:
+    for tag, _ in reasoning.KNOWN_TAGS:
         assert f"`{tag}" in page
     for what, most in (
         ("tools", fields.MAX_TOOLS),

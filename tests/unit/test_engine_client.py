@@ -187,6 +187,22 @@ async def test_status_becomes_an_error(status: int, body: str, kind: type[Engine
         assert str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("told", "known"), [({"max_model_len": 4096}, 4096), ({"max_model_len": None}, None), ({}, None)]
+)
+async def test_context_that_the_engine_was_started_with_is_known(
+    told: dict[str, Any], known: int | None
+) -> None:
+    async def models(request: web.Request) -> web.StreamResponse:
+        rows = [{"id": "base-model", **told}, {"id": "v1", "parent": "base-model", "max_model_len": 1}]
+        return web.json_response({"data": rows})
+
+    async with answering(models) as client:
+        assert client.context_length is None
+        assert await client.loaded() == {BASE, "v1"}
+        assert client.context_length == known
+
+
 async def test_vllm_says_already_loaded() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         message = "The lora adapter 'v1' has already been loaded."

@@ -218,6 +218,25 @@ async def test_a_history_that_lost_its_beginning_is_found_by_its_end(desk: Desk)
     assert desk.heard()[last.id] == [("user_reply", "shorter")]
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["numbered ids", "one key for all"])
+async def test_an_example_that_ends_like_another_conversation_is_no_answer_of_it(
+    desk: Desk, shared: bool
+) -> None:
+    """Applications put examples before what is said; "Yes." is no rare answer."""
+    more: dict[str, Any] = {"session_id": "app", "hints": Hints(shared_id=True)} if shared else {}
+    await desk.ask([user("Is 7 odd?")], "Yes.", **{"session_id": "ticket:41", **more})
+    asked = [user("Is 9 odd?"), assistant("Yes."), user("No, wrong")]
+    fresh = await desk.ask(asked, "Oh.", **{"session_id": "ticket:42", **more})
+    assert (fresh.parent_id, desk.heard()) == (None, {})
+
+
+async def test_an_example_after_a_line_about_the_session_is_no_answer_of_it(desk: Desk) -> None:
+    runtime = "\n\nRuntime: agent=main | session=agent:main:main | sessionId=s | host=machine"
+    await desk.ask([user("Is 7 odd?" + runtime)], "Yes.")
+    fresh = await desk.ask([user("Is 9 odd?" + runtime), assistant("Yes."), user("No, wrong")])
+    assert (fresh.parent_id, desk.heard()) == (None, {})
+
+
 async def test_an_older_answer_at_the_end_of_an_unknown_history_is_not_guessed(desk: Desk) -> None:
     await desk.ask([user("one")], "first", session_id="s")
     await desk.ask([user("one"), assistant("first"), user("two")], "second", session_id="s")
@@ -297,6 +316,35 @@ async def test_asking_the_same_again_is_a_regenerate_and_no_edit(desk: Desk) -> 
     assert desk.heard()[turns[2].id] == [("regenerate", "")]
     await desk.ask([*history[:5], assistant("better"), user("yes")])
     assert desk.heard()[again.id] == [("user_reply", "yes")]
+
+
+async def test_a_step_that_is_taken_twice_is_no_regenerate(desk: Desk) -> None:
+    await desk.ask([user("look")], TWO_CALLS, session_id="s")
+    history = [user("look"), echoed(TWO_CALLS), tool("callab12", "a"), tool("callab13", "b")]
+    first = await desk.ask(history, "done", session_id="s")
+    second = await desk.ask(history, "done", session_id="s")
+    assert (first.kind, second.kind) == (Kind.TOOL_STEP, Kind.TOOL_STEP)
+    assert {kind for states in desk.heard().values() for kind, _ in states} == {"tool_result"}
+
+
+async def test_the_same_words_under_other_instructions_are_no_regenerate(desk: Desk) -> None:
+    french, german = ({"role": "system", "content": f"Translate to {x}"} for x in ("French", "German"))
+    ls = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
+    first = await desk.ask([french, user("Hello")], "Bonjour", session_id="s")
+    await desk.ask([german, user("Hello")], "Hallo", session_id="s")
+    await desk.ask([german, user("Hello")], "Hallo", session_id="s", tools=[ls])
+    assert desk.heard() == {}
+    other = await desk.ask([french, user("Hello")], "Salut", session_id="t")
+    await desk.ask([french, user("Hello")], "Salut", session_id="t")
+    assert desk.heard() == {other.id: [("regenerate", "")]}
+    assert first.id not in desk.heard()
+
+
+async def test_an_edit_is_not_noted_where_another_answer_was_put_between(desk: Desk) -> None:
+    await desk.ask([user("q")], "a", **CHAT)
+    await desk.ask([user("q"), assistant("rewritten"), user("r")], "b", **CHAT)
+    await desk.ask([user("q, please")], "c", **CHAT)
+    assert desk.heard() == {}
 
 
 async def test_an_edit_after_a_fault_is_about_no_answer(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 
 from instar.config import Settings
 from instar.flow.kinds import Hints
-from instar.gateway.guard import KeyRing
+from instar.gateway.keys import KeyRing
 from instar.gateway.session_hints import SESSION_HEADERS, SessionHints, session_hints, speaker
 from instar.records import Caller
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instar.answers import FORMATS, AnswerReader, Call, ReasoningSplitter, ThinkTags, Tool, spoken_by
+from instar.answers import (
+    FORMATS,
+    AnswerReader,
+    Call,
+    CallPart,
+    ReasoningSplitter,
+    ThinkTags,
+    Thought,
+    Tool,
+    spoken_by,
+)
 from instar.answers.json_calls import HELD_CHARS
 
 TOOLS = [
@@ -26,6 +38,8 @@ TOOLS = [
     ),
 ]
 NAMES = sorted(FORMATS)
+Item = str | list[str]
+"""A text, or name and arguments of a call."""
 
 
 def read(name: str, pieces: list[str], *, forced: bool = False, opened: bool = False) -> dict[str, Any]:
@@ -35,19 +49,27 @@ def read(name: str, pieces: list[str], *, forced: bool = False, opened: bool = F
         FORMATS[name].reader(TOOLS, is_forced=forced),
         lambda: next(ids),
     )
-    shown = [reader.push(piece) for piece in pieces] + [reader.finish()]
+    shown = [part for piece in pieces for part in reader.push(piece)] + list(reader.finish())
     message = reader.message()
-    assert "".join(s.text for s in shown) == (message["content"] or "")
-    assert "".join(s.reasoning for s in shown) == message.get("reasoning_content", "")
+    assert "".join(part for part in shown if isinstance(part, str)) == (message["content"] or "")
+    thought = "".join(part.text for part in shown if isinstance(part, Thought))
+    assert thought == message.get("reasoning_content", "")
     built: dict[int, list[str]] = {}
-    for part in (part for s in shown for part in s.calls):
-        if part.name is not None:
+    items: list[Item] = []
+    for part in shown:
+        if isinstance(part, CallPart) and part.name is not None:
             assert part.index not in built, "a name comes once, and first"
-            built[part.index] = [part.name, ""]
-        built[part.index][1] += part.arguments
+            items.append(built.setdefault(part.index, [part.name, ""]))
+        if isinstance(part, CallPart):
+            assert items[-1] is built[part.index], "a call is not interrupted"
+            items[-1][1] += part.arguments
+        elif isinstance(part, str) and items and isinstance(items[-1], str):
+            items[-1] += part
+        elif isinstance(part, str):
+            items.append(part)
     made = [[c["function"]["name"], c["function"]["arguments"]] for c in message.get("tool_calls", [])]
     assert [built[i] for i in sorted(built)] == made, "pieces add up to the message"
-    return message
+    return {**message, "in_order": items}
 
 
 def calls_of(message: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -94,6 +116,8 @@ def test_what_is_written_is_read_back(name: str, calls: list[Call], places: list
 
 CALL = "a call in the format"
 LS = '{"name": "ls", "arguments": {}}'
+FLAT = '{"name": "ls", "path": "/"}'
+OTHER = '{"name": "Ada", "born": 1815}'
 OOPS = '<tool_call>{"name": "ls", "arguments": {oops}</tool_call>'
 LIST = '<tool_call>{"name": "ls", "arguments": [1]}</tool_call>'
 FRAGMENTS = [
@@ -115,6 +139,7 @@ FRAGMENTS = [
     '{"name": "ls", "arguments": {oops',
     '{"name": "ls", "arguments": {"path": "' + "y" * HELD_CHARS,
     '"}}',
+    *(FLAT, OTHER),
 ]
 
 
@@ -136,17 +161,78 @@ def test_the_pieces_do_not_matter(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=50, deadline=None)
-@given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=8))
+@settings(max_examples=150, deadline=None)
+@given(parts=st.lists(st.sampled_from([CALL, *FRAGMENTS]), max_size=8))
 def test_nothing_is_lost(name: str, parts: list[str]) -> None:
-    """Text without a complete call comes out as it went in; letters never vanish, whatever is around them."""
+    """Text without a complete call comes out as it went in; beside calls, all but their marks does, in order."""
     text = "".join(parts).replace("<think>", "").replace("</think>", "")
+    text = text.replace(CALL, FORMATS[name].write([Call("ls", {"path": "/"})]))
     message = read(name, list(text))
     if "tool_calls" not in message:
         assert message["content"] == text
-    shown = (message["content"] or "") + json.dumps(message.get("tool_calls", []))
-    for letter in "xyW":
-        assert shown.count(letter) >= text.count(letter)
+    assert accounts_for(text, message["in_order"]), message
+
+
+MARKS = (
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "<|python_tag|>",
+    "```json",
+    "```",
+    "[",
+    "]",
+    "\n",
+    " ",
+)
+
+
+def accounts_for(text: str, items: list[Item]) -> bool:
+    """Whether `items` are all that stands in `text`, in order. Beside a call marks may be missing, and between two
+    what separates them."""
+    calls = ["", *items, ""]
+
+    @functools.cache
+    def rest(at: int, item: int) -> bool:
+        if at == len(text) and item == len(items):
+            return True
+        last, now = calls[item], items[item] if item < len(items) else ""
+        if isinstance(now, str):
+            if now and text.startswith(now, at) and rest(at + len(now), item + 1):
+                return True
+        elif any(rest(end, item + 1) for end in ends_of_call(text, at, now)):
+            return True
+        beside = isinstance(last, list) or isinstance(now, list)
+        marks = (*MARKS, ",", ";") if isinstance(last, list) and isinstance(now, list) else MARKS
+        return beside and any(text.startswith(m, at) and rest(at + len(m), item) for m in marks)
+
+    return rest(0, 0)
+
+
+def ends_of_call(text: str, at: int, call: list[str]) -> list[int]:
+    """Where this call, written at `at`, may end; what stands in it must be all that it says."""
+    name = call[0]
+    try:
+        wanted = json.loads(call[1])
+    except ValueError:  # long ones are passed on before they turn out to be broken
+        written = call[1].replace("\\u000a", "\n")
+        end = text.find(written, at) + len(written)
+        return [end, text.find("}", end) + 1] if written in text[at:] else []
+    if text.startswith(f"<function={name}>", at):
+        ends = [m.end() for m in re.finditer("</function>", text)]
+        said = [str(v) for v in wanted.values()]
+        return [end for end in ends if end > at and all(v in text[at:end] for v in said)]
+    if not text.startswith("{", at):
+        return []
+    try:
+        value, end = json.JSONDecoder(strict=False).raw_decode(text, at)
+    except ValueError:
+        return []
+    value = value.get("function", value)
+    given = next((value[key] for key in ("arguments", "parameters") if key in value), None)
+    if given is None:
+        given = {key: part for key, part in value.items() if key not in ("name", "type", "id")}
+    return [end] if value.get("name") == name and given == wanted else []
 
 
 ONE: list[tuple[str, Any]] = [("ls", {})]
@@ -187,6 +273,18 @@ Bonn
         ("hermes", LS, ONE, None),
         ("hermes", LS.replace("ls", "Ada"), [], LS.replace("ls", "Ada")),
         ("hermes", f"As JSON: {LS}", [], f"As JSON: {LS}"),
+        ("hermes", f"<tool_call>{FLAT}</tool_call>", [("ls", {"path": "/"})], None),
+        ("hermes", FLAT, [], FLAT),
+        ("json", '{"name": "ls", "size": 3}', [], '{"name": "ls", "size": 3}'),
+        ("hermes", f"<tool_call>{OTHER}</tool_call>", [], f"<tool_call>{OTHER}</tool_call>"),
+        ("mistral", '[TOOL_CALLS][{"name": "ls", "size": 3}]', [], '[TOOL_CALLS][{"name": "ls", "size": 3}]'),
+        ("hermes", f'<tool_call>{LS}</tool_call>\n{{"name": "Ada"}}', ONE, '{"name": "Ada"}'),
+        ("hermes", f'<tool_call>{LS}</tool_call>, {{"a": 1}}', ONE, ', {"a": 1}'),
+        ("hermes", f"<tool_call>{LS}</tool_call>\n{LS}", ONE, LS),
+        ("hermes", f"<tool_call>{LS}\n{LS}</tool_call>", TWO, None),
+        ("hermes", f'<tool_call>{LS}, {{"a": 1}}</tool_call>', ONE, ', {"a": 1}</tool_call>'),
+        ("llama3", f'{LS}; {{"a": 1}}', ONE, '; {"a": 1}'),
+        ("mistral", f'[TOOL_CALLS] [{LS}] {{"name": "Ada"}}', ONE, '{"name": "Ada"}'),
         ("hermes", "a < b and <tool> is no call", [], "a < b and <tool> is no call"),
         ("json", f"```json\n{LS}\n```", ONE, None),
         ("json", "```python\nprint(1)\n```", [], "```python\nprint(1)\n```"),
@@ -207,6 +305,56 @@ def test_examples(name: str, text: str, calls: list[tuple[str, Any]], content: s
     message = read(name, list(text))
     assert calls_of(message) == calls
     assert message["content"] == content
+
+
+TYPED: list[tuple[Any, str, Any]] = [
+    # what a schema says, the text of a value, and what it is
+    ({"type": "string"}, "10115", "10115"),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "10115", "10115"),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "None", None),
+    ({"type": ["string", "null"]}, "null", None),
+    ({"$ref": "#/$defs/zip"}, "10115", "10115"),
+    ({"allOf": [{"$ref": "#/$defs/zip"}, {"description": "x"}]}, "10115", "10115"),
+    ({"enum": ["1", "2"]}, "1", "1"),
+    ({"enum": [1, "2"]}, "1", 1),
+    ({"enum": [1, "2"]}, "2", "2"),
+    ({"enum": [1, 2]}, "1", 1),
+    ({"const": "3"}, "3", "3"),
+    ({"type": "boolean"}, "True", True),
+    ({"type": "boolean"}, "false", False),
+    ({"type": "boolean"}, "maybe", "maybe"),
+    ({"type": ["integer", "null"]}, "None", None),
+    ({"type": "integer"}, " 7", 7),
+    ({"type": "number"}, "1e999", "1e999"),
+    ({"type": "array"}, '[1, {"a": null}]', [1, {"a": None}]),
+    ({"type": "object"}, "no object", "no object"),
+    ({}, "10115", 10115),
+    ({}, "True", "True"),
+    (None, "text", "text"),
+    ({"type": "string"}, "a</parameter>b", "a</parameter>b"),
+    ({"type": "string"}, "a</function>b\n</parameter> c", "a</function>b\n</parameter> c"),
+]
+
+
+@pytest.mark.parametrize(("schema", "text", "value"), TYPED, ids=lambda value: str(value)[:30])
+def test_bare_values_are_what_their_schema_says(schema: Any, text: str, value: Any) -> None:
+    properties = {} if schema is None else {"a": schema}
+    tool = Tool("f", "", {"properties": properties, "$defs": {"zip": {"type": "string"}}})
+    reader = FORMATS["qwen3_coder"].reader([tool], is_forced=False)
+    shown = reader.push(
+        f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    )
+    assert [json.loads(part.arguments) for part in shown[1:] if isinstance(part, CallPart)] == [{"a": value}]
+
+
+def test_under_the_grammar_a_value_ends_where_the_grammar_ends_it() -> None:
+    tool = Tool("f", "", {"properties": {"a": {"type": "string"}}})
+    reader = FORMATS["qwen3_coder"].reader([tool], is_forced=True)
+    text = "</parameter>\n<parameter=b></parameter>\n</function>\n</tool_call>"
+    shown = reader.push(
+        f"<tool_call>\n<function=f>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    )
+    assert [json.loads(part.arguments) for part in shown[1:] if isinstance(part, CallPart)] == [{"a": text}]
 
 
 def test_long_arguments_are_passed_on_before_the_call_ends() -> None:
@@ -242,6 +390,13 @@ def test_under_a_grammar_arguments_come_as_they_are_sampled() -> None:
     assert sum(bool(p) for p in pieces) > 10
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_half_a_character_in_arguments_can_be_sent(name: str) -> None:
+    message = read(name, [FORMATS[name].write([Call("ls", {"x": {"a": "\ud800"}})])])
+    arguments = message["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(arguments.encode()) == {"x": {"a": "\ud800"}}
+
+
 @pytest.mark.parametrize(
     ("text", "opened", "reasoning", "content"),
     [
@@ -268,6 +423,9 @@ def test_thinking_is_apart(text: str, opened: bool, reasoning: str | None, conte
         ("… [AVAILABLE_TOOLS] … [TOOL_CALLS] …", "mistral"),
         ("… <|python_tag|> …", "llama3"),
         ("… 'Environment: ipython' … '\"parameters\": dictionary' …", "llama3"),
+        ("… [TOOL_CALLS]{{ name }}[ARGS]{{ arguments }} …", None),
+        ("… <seed:tool_call>\\n<function=' + f + '>\\n<parameter=' …", None),
+        ("… <tool_call>{{ name }}<arg_key> …", None),
         ("{{ message['role'] }}", None),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instar.content import last_user_text
@@ -31,6 +31,7 @@ plain = st.text(alphabet=string.ascii_letters + " .,:!?\n[]|=", min_size=1).filt
 )
 
 
+@settings(deadline=None)
 @given(plain)
 def test_whatever_a_client_puts_around_them_the_words_stay(words: str) -> None:
     words = words.strip()
@@ -42,6 +43,27 @@ def test_whatever_a_client_puts_around_them_the_words_stay(words: str) -> None:
         assert prefix_hashes([{"role": "user", "content": text}]) == prefix_hashes(
             [{"role": "user", "content": words}]
         )
+
+
+REMINDER = "<system-reminder>\nThe todo list is empty.\n</system-reminder>"
+
+
+@given(plain)
+def test_reminders_of_claude_code_are_not_the_user_speaking(words: str) -> None:
+    words = words.strip()
+    for content in (
+        f"{REMINDER}\n{words}",
+        f"{words}\n{REMINDER}\n{REMINDER}",
+        f"{REMINDER}{REMINDER}\n{words}\n\n{REMINDER}",
+        [{"type": "text", "text": f"{REMINDER}\n"}, {"type": "text", "text": words}],
+        [{"type": "text", "text": f"{words}\n"}, {"type": "text", "text": REMINDER}],
+    ):
+        assert read_content(content).words.strip() == words
+        assert prefix_hashes([{"role": "user", "content": content}]) == prefix_hashes(
+            [{"role": "user", "content": words}]
+        )
+    for nobody in (REMINDER, f"{REMINDER}\n{REMINDER}", [{"type": "text", "text": REMINDER}] * 2):
+        assert (read_content(nobody).words, read_content(nobody).passes) == ("", True)
 
 
 @given(st.text())
@@ -73,6 +95,7 @@ def test_stamps_of_all_channels(text: str) -> None:
 
 
 SAMPLES = {
+    "system_reminder": REMINDER,
     "internal_context": NOTE,
     "continue": CONTINUE.strip(),
     "no_visible_answer": "The previous assistant turn recorded reasoning but did not produce a user-visible answer.",

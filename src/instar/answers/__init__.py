@@ -4,8 +4,8 @@ One file per format of calls, all behind `parts.ToolFormat`. Knows no tokens, no
 """
 
 from instar.answers.formats import FALLBACK, FORMATS, FormatName, spoken_by
-from instar.answers.parts import Call, CallPart, Tool, ToolFormat
-from instar.answers.reader import AnswerReader, Shown
+from instar.answers.parts import Call, CallPart, Part, Shown, Thought, Tool, ToolFormat
+from instar.answers.reader import AnswerReader
 from instar.answers.reasoning import ReasoningSplitter, ThinkTags, tags_of
 
 __all__ = [
@@ -15,9 +15,11 @@ __all__ = [
     "Call",
     "CallPart",
     "FormatName",
+    "Part",
     "ReasoningSplitter",
     "Shown",
     "ThinkTags",
+    "Thought",
     "Tool",
     "ToolFormat",
     "spoken_by",

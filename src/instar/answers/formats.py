@@ -23,15 +23,14 @@ assert set(FORMATS) == set(get_args(FormatName))
 _SIGNS: tuple[tuple[FormatName, tuple[str, ...]], ...] = (
     # all of them must stand in the template; the more particular come first
     ("mistral", ("[TOOL_CALLS]",)),
-    ("qwen3_coder", ("<function=", "<parameter=")),
+    ("qwen3_coder", ("<tool_call>", "<function=", "<parameter=")),
     ("hermes", ("<tool_call>",)),
     ("llama3", ("<|python_tag|>",)),
     ("llama3", ('"parameters"', "ipython")),
 )
 
-
-_ALIEN = ("<arg_key>",)
-"""Marks of formats that look like one of ours and are none (GLM)."""
+_ALIEN = ("<arg_key>", "[ARGS]")
+"""Marks of formats that look like one of ours and are none: GLM's, and Mistral's since version 11 of its tokenizer."""
 
 
 def spoken_by(template: str) -> FormatName | None:

@@ -16,7 +16,7 @@ class Hermes:
     markers = (OPEN, CLOSE)
 
     def reader(self, tools: Sequence[Tool], *, is_forced: bool) -> CallReader:
-        return JsonCallReader(Marks((OPEN,), (CLOSE,)), [t.name for t in tools], is_forced=is_forced)
+        return JsonCallReader(Marks((OPEN,), (CLOSE,)), tools, is_forced=is_forced)
 
     def write(self, calls: Sequence[Call]) -> str:
         return "\n".join(f"{OPEN}\n{call.as_json()}\n{CLOSE}" for call in calls)

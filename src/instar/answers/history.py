@@ -9,35 +9,67 @@ from instar.answers.parts import Call, Tool, ToolFormat, dumps, loads
 from instar.records import Message
 
 _RESULT, _RESULT_END = "<tool_response>", "</tool_response>"
-_RESULTS = {"tool", "function"}
+
+
+def with_known_roles(messages: Sequence[Message], *, knows_developer: bool) -> list[Message]:
+    """In the roles that templates know: results of functions are those of tools, and what a developer says the system
+    says, joined with what it said just before. Templates leave out, or refuse, what they do not know."""
+    found: list[Message] = []
+    for message in messages:
+        role = message.get("role")
+        if role == "developer" and not knows_developer:
+            before = found.pop() if found and found[-1].get("role") == "system" else {"content": ""}
+            text = "\n\n".join(filter(None, [before["content"], message["content"]]))
+            message = {**message, **before, "role": "system", "content": text}
+        found.append({**message, "role": "tool"} if role == "function" else message)
+    return found
 
 
 def for_template(messages: Sequence[Message]) -> list[Message]:
     """For templates that know tools: arguments as objects, and ids as short as Mistral's template demands.
 
-    The ids count the calls of the conversation: clients rewrite them, and a prompt must not change for that.
+    The ids count the calls of the conversation: clients rewrite them, and a prompt must not change for that. Where a
+    client sends none, a result belongs to the first call that has none yet.
     """
-    ids: dict[str, str] = {}
+    ids = _Ids()
     return [_with_objects(message, ids) for message in messages]
 
 
-def _with_objects(message: Message, ids: dict[str, str]) -> Message:
+class _Ids:
+    """Short ids of the calls so far, and of those that have no result yet."""
+
+    def __init__(self) -> None:
+        self._short: dict[str, str] = {}
+        self._waiting: list[str] = []
+
+    def of_call(self, call_id: Any) -> str:
+        short = self._known(str(call_id) if call_id else f"no id: {len(self._short)}")
+        self._waiting.append(short)
+        return short
+
+    def of_result(self, call_id: Any) -> str:
+        waiting = self._waiting[0] if self._waiting else None
+        short = self._known(call_id) if isinstance(call_id, str) else waiting or self._known("no call")
+        if short in self._waiting:
+            self._waiting.remove(short)
+        return short
+
+    def _known(self, call_id: str) -> str:
+        return self._short.setdefault(call_id, f"{len(self._short):09d}")
+
+
+def _with_objects(message: Message, ids: _Ids) -> Message:
     calls = message.get("tool_calls")
     if isinstance(calls, list) and calls:
         return {**message, "tool_calls": [_with_object(call, ids) for call in calls]}
-    if isinstance(message.get("tool_call_id"), str):
-        return {**message, "tool_call_id": _short(message["tool_call_id"], ids)}
+    if message.get("role") == "tool":
+        return {**message, "tool_call_id": ids.of_result(message.get("tool_call_id"))}
     return {name: value for name, value in message.items() if name != "tool_calls"}
 
 
-def _short(call_id: str, ids: dict[str, str]) -> str:
-    return ids.setdefault(call_id, f"{len(ids):09d}")
-
-
-def _with_object(call: Any, ids: dict[str, str]) -> Any:
-    function = call["function"]
-    given = {"id": _short(str(call["id"]), ids)} if call.get("id") else {}
-    return {**call, **given, "function": {**function, "arguments": _arguments(function.get("arguments"))}}
+def _with_object(call: Any, ids: _Ids) -> Any:
+    function = {**call["function"], "arguments": _arguments(call["function"].get("arguments"))}
+    return {"type": "function", **call, "id": ids.of_call(call.get("id")), "function": function}
 
 
 def _arguments(value: Any) -> Any:
@@ -63,14 +95,14 @@ def as_text(
     joins = False
     for message in messages:
         role = message.get("role")
-        if role in _RESULTS:
+        if role == "tool":
             text = f"{_RESULT}\n{message['content']}\n{_RESULT_END}"
             _add_user(found, text, joins)
         elif role == "user" and joins:
             _add_user(found, message["content"], joins)
         else:
             found.append(_spoken(message, form))
-        joins = role in _RESULTS
+        joins = role == "tool"
     return _introduced(found, introduction(form, tools), takes_system) if tools else found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from instar.answers.json_object import ObjectReader
-from instar.answers.parts import NAME, CallPart, Part
+from instar.answers.parts import NAME, CallPart, Part, Tool
 from instar.answers.search import find_first, held_from
 
 HELD_CHARS = 256
@@ -27,13 +27,13 @@ class Marks:
 class JsonCallReader:
     """Implements CallReader. Without an opener, an answer may also begin with a call of a tool that was declared."""
 
-    def __init__(self, marks: Marks, declared: Sequence[str], *, is_forced: bool = False) -> None:
-        self._marks, self._declared = marks, frozenset(declared)
+    def __init__(self, marks: Marks, tools: Sequence[Tool], *, is_forced: bool = False) -> None:
+        self._marks, self._declared = marks, {tool.name: tool.properties for tool in tools}
         self._held_chars = 0 if is_forced else HELD_CHARS
         self._buffer = self._raw = ""
         self._object: ObjectReader | None = None
         self._step = self._at_start
-        self._announced = False
+        self._announced = self._closed = False
         self._pending: list[str] = []  # marks that may still end what was opened
         self._passed: int | None = (
             None  # characters of the arguments that were passed on; None: none may be yet
@@ -94,7 +94,7 @@ class JsonCallReader:
         return False
 
     def _enter_region(self, length: int, *, announced: bool) -> None:
-        self._raw, self._announced = "", announced
+        self._raw, self._announced, self._closed = "", announced, False
         self._pending = list(self._marks.closers)
         self._take(length)
         self._step = self._before_object
@@ -160,7 +160,8 @@ class JsonCallReader:
     def _end_object(self, reader: ObjectReader) -> None:
         self._pass_on(reader)
         if self._passed is None:
-            call = reader.call() if reader.done else None
+            known = self._declared if self._announced else None
+            call = reader.call(known) if reader.done else None
             if call is None or not self._is_allowed(call[0]):
                 self._give_up()
                 return
@@ -178,9 +179,10 @@ class JsonCallReader:
         if closer is not None:
             self._buffer = self._buffer[len(closer) :]
             self._pending.remove(closer)
-        elif self._buffer[:1] == "{":
+            self._closed = True
+        elif not self._closed and self._buffer[:1] == "{":
             self._step = self._before_object
-        elif self._buffer and self._buffer[0] in self._marks.separators:
+        elif not self._closed and self._buffer and self._buffer[0] in self._marks.separators:
             return self._next_object()
         elif self._last or (self._buffer and not any(m.startswith(self._buffer) for m in self._pending)):
             self._step = self._in_text
@@ -194,7 +196,7 @@ class JsonCallReader:
         if not after and not self._last:
             return False
         if after.startswith("{"):
-            self._buffer = after
+            self._take(len(self._buffer) - len(after))
             self._step = self._before_object
         else:
             self._step = self._in_text

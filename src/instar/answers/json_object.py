@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from instar.answers.parts import NAME, arguments_text, loads
@@ -42,8 +43,12 @@ class ObjectReader:
         else:
             self._deeper(char)
 
-    def call(self) -> tuple[str, str] | None:
-        """Name and arguments of a finished object, if it is a call."""
+    def call(self, known: Mapping[str, Collection[str]] | None = None) -> tuple[str, str] | None:
+        """Name and arguments of a finished object, if it is a call.
+
+        Small models write arguments beside the name. They are taken for these where all of them are among those that
+        the tool takes, by name in `known`; else it is no call: it would run without what it was to be given.
+        """
         try:
             value: Any = loads(self.raw)
         except ValueError:
@@ -53,8 +58,12 @@ class ObjectReader:
         name = value.get("name")
         if not isinstance(name, str) or not NAME.fullmatch(name):
             return None
-        key = next((key for key in _ARGUMENTS if key in value), None)
-        arguments = arguments_text(value[key] if key else None, self.arguments)
+        given = next((value[key] for key in _ARGUMENTS if value.get(key) is not None), None)
+        if given is None:
+            given = {key: part for key, part in value.items() if key not in _CALL_KEYS}
+            if not given.keys() <= set((known or {}).get(name, ())):
+                return None
+        arguments = arguments_text(given, self.arguments)
         return None if arguments is None else (name, arguments)
 
     def _keep(self, char: str, written: str | None = None) -> None:

@@ -16,7 +16,7 @@ class Llama3:
     markers = (TAG,)
 
     def reader(self, tools: Sequence[Tool], *, is_forced: bool) -> CallReader:
-        return JsonCallReader(Marks((TAG,), (), ";,"), [t.name for t in tools], is_forced=is_forced)
+        return JsonCallReader(Marks((TAG,), (), ";,"), tools, is_forced=is_forced)
 
     def write(self, calls: Sequence[Call]) -> str:
         return "; ".join(call.as_json("parameters") for call in calls)

@@ -17,7 +17,7 @@ class Mistral:
     markers = (OPEN,)
 
     def reader(self, tools: Sequence[Tool], *, is_forced: bool) -> CallReader:
-        return JsonCallReader(Marks((OPEN,)), [t.name for t in tools], is_forced=is_forced)
+        return JsonCallReader(Marks((OPEN,)), tools, is_forced=is_forced)
 
     def write(self, calls: Sequence[Call]) -> str:
         return f"{OPEN} [{', '.join(call.as_json() for call in calls)}]"

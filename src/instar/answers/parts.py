@@ -34,13 +34,19 @@ class Tool:
             raise RequestError("A tool is {type: function, function: {name, …}}.", param="tools") from error
         return cls(name, says, parameters, strict)
 
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Schemas of the arguments by name; {} where the client's schema tells none."""
+        found = (self.parameters or {}).get("properties")
+        return found if isinstance(found, dict) else {}
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as the history has it."""
+    """A call as the history has it. `arguments` is an object; clients send back what is none, as they got it."""
 
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Any = field(default_factory=dict)
 
     def as_json(self, key: str = "arguments") -> str:
         return f'{{"name": {dumps(self.name)}, "{key}": {dumps(self.arguments)}}}'
@@ -57,8 +63,18 @@ class CallPart:
     name: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what the model thought aloud."""
+
+    text: str
+
+
 Part = str | CallPart
 """Text, or a piece of a call; a format leaves `id` out."""
+
+Shown = tuple[Part | Thought, ...]
+"""What a client gets to see of an answer, in the order in which the model wrote it."""
 
 
 class CallReader(Protocol):
@@ -111,8 +127,13 @@ class ToolFormat(Protocol):
 
 
 def dumps(value: Any) -> str:
-    """JSON as chat templates write it."""
-    return json.dumps(value, ensure_ascii=False)
+    """JSON as chat templates write it. Halves of characters, which are no text, stay the escapes that they were."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
 
 
 def loads(text: str) -> Any:

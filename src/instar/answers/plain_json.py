@@ -14,7 +14,7 @@ class PlainJson:
     markers: tuple[str, ...] = ()
 
     def reader(self, tools: Sequence[Tool], *, is_forced: bool) -> CallReader:
-        return JsonCallReader(Marks(), [t.name for t in tools], is_forced=is_forced)
+        return JsonCallReader(Marks(), tools, is_forced=is_forced)
 
     def write(self, calls: Sequence[Call]) -> str:
         written = [call.as_json() for call in calls]

@@ -1,30 +1,45 @@
 """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`: Qwen3-Coder and its kin.
 
-Values are bare text. What type each is meant to have stands in the tool's schema alone.
+Values are bare text (`bare_values`), which may hold such tags as well.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from instar.answers.lark import MORE_CALLS, bounded, compact, object_schema, quoted
-from instar.answers.parts import NAME, Call, CallPart, CallReader, Part, Tool, dumps, loads
+from instar.answers.bare_values import (
+    arguments_schema,
+    properties_of,
+    required_of,
+    typed,
+    value_rule,
+    written,
+)
+from instar.answers.lark import MORE_CALLS, check, json_call_rules, quoted
+from instar.answers.parts import NAME, Call, CallPart, CallReader, Part, Tool, dumps
 from instar.answers.search import find_first, held_from
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_FUNCTION, _END = "<function=", "</function>"
-_HEAD = re.compile(r"<function=([^>\n]*)>")
-_NEWLINE = quoted("\n")
-_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
+_FUNCTION, _END, _PARAMETER = "<function=", "</function>", "<parameter="
+_HEAD = re.compile(r"<function=([^>\n]*)>\s*")
+_KEY = re.compile(r"<parameter=([^>\n]+)>")
+_CLOSING = "\n</parameter>\n"
+_NEXT = r"(?=<parameter=|</function>)"
+_ENDS_FORCED = re.compile(rf"\n</parameter>\n{_NEXT}")
+"""Where a value ends that was written under the grammar."""
+_ENDS = re.compile(rf"\n?</parameter>\s*{_NEXT}|(?P<broken></function>\s*</tool_call>)")
+"""Where one ends that was not: at the first tag that others follow as they do in a call. A call may also end within."""
 
 
 class Qwen3CoderReader:
     """Implements CallReader. A call is passed on when it is whole: only then is its text JSON."""
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self._types = {t.name: (t.parameters or {}).get("properties") or {} for t in tools}
+    def __init__(self, tools: Sequence[Tool], *, is_forced: bool = False) -> None:
+        self._schemas = {tool.name: arguments_schema(tool) for tool in tools}
+        self._ends = _ENDS_FORCED if is_forced else _ENDS
+        self._before_value = len("\n") if is_forced else 0  # there always, then, and no part of a closing tag
         self._buffer = ""
         self._is_after_call = False
         self.complete = 0
@@ -76,12 +91,12 @@ class Qwen3CoderReader:
         if not inner.startswith(_FUNCTION):
             is_open = not last and _FUNCTION.startswith(inner)
             return (0, None) if is_open else (max(opened, 1), None)
-        end = inner.find(_END)
-        if end < 0:
-            return (len(text), None) if last else (0, None)
-        length = start + end + len(_END)
-        call = self._parsed(inner[:end])
-        return self._with_close(text, length, opened > 0, last) if call else length, call
+        if not last and _END not in inner:
+            return 0, None
+        length, call = self._function(inner, last=last)
+        if call is None:
+            return (start + length if length else 0), None
+        return self._with_close(text, start + length, opened > 0, last), call
 
     def _with_close(self, text: str, length: int, opened: bool, last: bool) -> int:
         """The length with the closing tag, if one follows; 0 while that is open."""
@@ -92,28 +107,32 @@ class Qwen3CoderReader:
             return len(text) - len(after) + len(CLOSE)
         return 0 if not last and CLOSE.startswith(after) else length
 
-    def _parsed(self, text: str) -> tuple[str, str] | None:
+    def _function(self, text: str, *, last: bool) -> tuple[int, tuple[str, str] | None]:
+        """Like `_call`, from the opening tag of the function to its closing one."""
         head = _HEAD.match(text)
         if head is None or not NAME.fullmatch(head[1].strip()):
-            return None
-        name, at = head[1].strip(), head.end()
-        arguments: dict[str, Any] = {}
-        while found := _PARAMETER.match(text, at):
-            key, at = found[1].strip(), found.end()
-            value = found[2].removeprefix("\n").removesuffix("\n")
-            arguments[key] = _typed(value, self._types.get(name, {}).get(key))
-        return None if text[at:].strip() else (name, dumps(arguments))
+            return len(_FUNCTION), None
+        name, at, values = head[1].strip(), head.end(), dict[str, str]()
+        while key := _KEY.match(text, at):
+            end = self._ends.search(text, key.end() + self._before_value)
+            if end is None:
+                return (head.end() if last else 0), None
+            if end.lastgroup == "broken":
+                return end.end(), None
+            values[key[1].strip()] = text[key.end() : end.start()].removeprefix("\n")
+            at = end.end()
+        rest = text[at:]
+        if rest.startswith(_END):
+            return at + len(_END), (name, dumps(self._typed(name, values)))
+        is_open = rest.startswith(_PARAMETER) and "\n" not in rest and ">" not in rest
+        is_open = is_open or _PARAMETER.startswith(rest) or _END.startswith(rest)
+        return (0 if is_open and not last else head.end()), None
 
-
-def _typed(text: str, schema: Any) -> Any:
-    """A value as its schema means it: text where it may be a string, else JSON where it is JSON."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind == "string" or (isinstance(kind, list) and "string" in kind):
-        return text
-    try:
-        return loads(text.strip())
-    except ValueError:
-        return text
+    def _typed(self, name: str, values: dict[str, str]) -> dict[str, Any]:
+        root = self._schemas.get(name, {})
+        properties = root.get("properties")
+        told = properties if isinstance(properties, dict) else {}
+        return {key: typed(text, told.get(key), root) for key, text in values.items()}
 
 
 class Qwen3Coder:
@@ -121,12 +140,15 @@ class Qwen3Coder:
     markers = (OPEN, CLOSE)
 
     def reader(self, tools: Sequence[Tool], *, is_forced: bool) -> CallReader:
-        return Qwen3CoderReader(tools)
+        return Qwen3CoderReader(tools, is_forced=is_forced)
 
     def write(self, calls: Sequence[Call]) -> str:
         return "\n".join(map(_written, calls))
 
     def rules(self, tools: Sequence[Tool], mark: Callable[[str], str], *, many: bool) -> str:
+        check(
+            "start: object\n" + json_call_rules(tools, "arguments"), "tools"
+        )  # what makes no sense in any format
         more = rf' ("\n" call){MORE_CALLS}' if many else ""
         names = " | ".join(f"function_{i}" for i in range(len(tools)))
         lines = [
@@ -147,32 +169,20 @@ class Qwen3Coder:
 
 def _written(call: Call) -> str:
     lines = [OPEN, f"<function={call.name}>"]
-    for key, value in call.arguments.items():
-        lines += [f"<parameter={key}>", value if isinstance(value, str) else dumps(value), "</parameter>"]
+    if isinstance(call.arguments, dict):
+        for key, value in call.arguments.items():
+            lines += [f"<parameter={key}>", written(value), "</parameter>"]
+    else:
+        lines.append(written(call.arguments))
     return "\n".join([*lines, _END, CLOSE])
 
 
 def _function_rules(number: int, tool: Tool) -> list[str]:
-    schema = object_schema(tool)
-    properties = schema.get("properties") or {}
-    required = schema.get("required") or ()
+    root, properties = arguments_schema(tool), properties_of(tool)
+    required = required_of(root)
     fields = [f"p_{number}_{i}{'' if key in required else '?'}" for i, key in enumerate(properties)]
-    head = quoted(f"<function={tool.name}>")
-    lines = [" ".join([f"function_{number}:", head, _NEWLINE, *fields])]
-    definitions: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    for i, (key, value) in enumerate(properties.items()):
-        opens = f"{quoted(f'<parameter={key}>')} {_NEWLINE}"
-        closes = f"{_NEWLINE} {quoted('</parameter>')} {_NEWLINE}"
-        whole = {**(value if isinstance(value, dict) else {}), **definitions}
-        rule = _value_rule(bounded(whole, lenient=not tool.strict), closes)
-        lines.append(f"p_{number}_{i}: {opens} {rule}")
+    lines = [" ".join([f"function_{number}:", quoted(f"<function={tool.name}>\n"), *fields])]
+    for i, (key, schema) in enumerate(properties.items()):
+        rule = value_rule(key, schema, root, tool, _CLOSING)
+        lines.append(f"p_{number}_{i}: {quoted(f'<parameter={key}>' + chr(10))} {rule}")
     return lines
-
-
-def _value_rule(schema: dict[str, Any], tail: str) -> str:
-    kinds, choices = schema.get("type"), schema.get("enum")
-    if choices and all(isinstance(choice, str) and choice for choice in choices):
-        return f"({' | '.join(map(quoted, choices))}) {tail}"
-    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
-        return "text"
-    return f"%json {compact(schema)} {tail}"

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from instar.answers.parts import CallPart, CallReader, Part
+from instar.answers.parts import CallPart, CallReader, Part, Shown, Thought
 from instar.answers.reasoning import ReasoningSplitter
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What some text adds to the message."""
-
-    text: str = ""
-    reasoning: str = ""
-    calls: tuple[CallPart, ...] = ()
-
-    def __add__(self, other: Shown) -> Shown:
-        return Shown(self.text + other.text, self.reasoning + other.reasoning, self.calls + other.calls)
 
 
 class AnswerReader:
@@ -46,10 +34,11 @@ class AnswerReader:
         return self._calls is not None and self._most is not None and self._calls.complete >= self._most
 
     def push(self, text: str) -> Shown:
+        """What some more text adds to the message, in the order in which it was written."""
         return self._show(*(self._splitter.push(text) if self._splitter else ("", text)))
 
     def finish(self) -> Shown:
-        shown = self._show(*self._splitter.finish()) if self._splitter else Shown()
+        shown = self._show(*self._splitter.finish()) if self._splitter else ()
         return shown + self._collect(self._calls.finish()) if self._calls else shown
 
     def message(self) -> dict[str, Any]:
@@ -65,23 +54,23 @@ class AnswerReader:
 
     def _show(self, reasoning: str, text: str) -> Shown:
         self._reasoning += reasoning
-        if self._calls is None:
-            self._text += text
-            return Shown(text, reasoning)
-        return replace(self._collect(self._calls.push(text) if text else []), reasoning=reasoning)
+        thought: Shown = (Thought(reasoning),) if reasoning else ()
+        if not text:
+            return thought
+        return thought + self._collect(self._calls.push(text) if self._calls else [text])
 
-    def _collect(self, parts: list[Part]) -> Shown:
-        text, calls = "", []
+    def _collect(self, parts: Sequence[Part]) -> Shown:
+        shown: list[Part] = []
         for part in parts:
             self._cut = self._cut or self._is_too_many(part)
             if self._cut:
                 break
             if isinstance(part, str):
-                text += part
+                self._text += part
+                shown.append(part)
             else:
-                calls.append(self._call(part))
-        self._text += text
-        return Shown(text, "", tuple(calls))
+                shown.append(self._call(part))
+        return tuple(shown)
 
     def _is_too_many(self, part: Part) -> bool:
         return isinstance(part, CallPart) and self._most is not None and part.index >= self._most

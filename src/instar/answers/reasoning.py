@@ -16,7 +16,7 @@ class ThinkTags:
     native: bool = False
 
 
-_KNOWN = (
+KNOWN_TAGS = (
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
@@ -28,7 +28,7 @@ _KNOWN = (
 
 def tags_of(template: str) -> ThinkTags:
     """The tags that a chat template speaks of, of those that models are known to use; else `<think>`."""
-    for opens, closes in _KNOWN:
+    for opens, closes in KNOWN_TAGS:
         if closes in template:
             return ThinkTags(opens, closes, native=True)
     return ThinkTags()

@@ -167,6 +167,11 @@ def _append(node: Any, name: str, value: Any, step: str, depth: int) -> None:
             last.wsc_after, new.wsc_after = [], last.wsc_after
         if not any("\n" in part for part in new.wsc_after if isinstance(part, str)):
             new.wsc_after = ["\n" + step * (depth - 1)]
+    else:
+        told = node.trailing_comma.wsc_after
+        size = max((i + 1 for i, part in enumerate(told) if not isinstance(part, str)), default=0)
+        key.wsc_before = [*told[:size], line]
+        node.trailing_comma.wsc_after = told[size:] or ["\n" + step * (depth - 1)]
     node.keys.append(key)
     node.values.append(new)
 

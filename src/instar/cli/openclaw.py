@@ -110,17 +110,17 @@ def at(tree: Any, *path: str) -> Any:
 
 def prompt_tokens(config: Mapping[str, Any]) -> int:
     """About how many tokens the prompt of a new conversation takes with this configuration."""
-    defaults = at(config, "agents", "defaults") or {}
-    tools = at(config, "tools") or {}
-    named = tools.get("allow") if isinstance(tools, Mapping) else None
+    named = at(config, "tools", "allow")
     total = _FRAME
-    if defaults.get("contextInjection") != "never":
+    if at(config, "agents", "defaults", "contextInjection") != "never":
         total += _WORKSPACE
-    if defaults.get("skills") != []:
+    if at(config, "agents", "defaults", "skills") != []:
         total += _SKILLS
     if isinstance(named, list) and named and not any("*" in str(name) for name in named):
         return total + _TOOL * len(named)
-    return total + _ABOUT_TOOLS + (_TOOLS_UNSEARCHED if tools.get("toolSearch") is False else _TOOLS)
+    return (
+        total + _ABOUT_TOOLS + (_TOOLS_UNSEARCHED if at(config, "tools", "toolSearch") is False else _TOOLS)
+    )
 
 
 def fits(prompt: int, served: Served) -> bool:

@@ -162,6 +162,7 @@ Instar is ready in {took_s:.1f} s.
   client = OpenAI(base_url="{url}/v1", api_key="{key}")
 
   talk here        {_command("chat", settings)}
+  set up a client  {_command("connect", settings)}
   what it learns   {_command("status", settings)}
   logs             {settings.run_dir / "logs"}
 """

@@ -34,6 +34,7 @@ class HttpEngine:
         self._stop_ids = list(stop_token_ids)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http: aiohttp.ClientSession | None = None
+        self.context_length: int | None = None
 
     def _session(self) -> aiohttp.ClientSession:
         if self._http is None:
@@ -151,9 +152,13 @@ class HttpEngine:
         try:
             models = json.loads(text)["data"]
             adapters = {str(model["id"]) for model in models if model.get("parent")}
-            bases = {str(model["id"]) for model in models if not model.get("parent")}
+            bases = {
+                str(model["id"]): model.get("max_model_len") for model in models if not model.get("parent")
+            }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise EngineError("The engine's list of models cannot be read.", status=200) from error
+        length = bases.get(self._base_name)
+        self.context_length = length if isinstance(length, int) and length > 0 else None
         return adapters | ({BASE} if self._base_name in bases else set())
 
     async def healthy(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from instar.chat_format import stated_context
 from instar.config import models_dir
 from instar.engines.safetensors_file import tensor_shapes
 from instar.errors import ModelError
@@ -97,13 +98,10 @@ def _architecture(folder: Path, config: dict[str, Any]) -> str:
 
 
 def _context_length(folder: Path, config: dict[str, Any]) -> int:
-    text = config.get("text_config")
-    for source in (config, text if isinstance(text, dict) else {}):
-        for key in ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"):
-            value = source.get(key)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                return value
-    raise ModelError(f"{folder / 'config.json'} does not say how long a context the model takes.")
+    found = stated_context(config)
+    if found is None:
+        raise ModelError(f"{folder / 'config.json'} does not say how long a context the model takes.")
+    return found
 
 
 def _ids(value: Any) -> list[int]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from instar.answers import AnswerReader, Shown
+from instar.answers import AnswerReader, Shown, Thought
 from instar.chat_format import ChatFormat
 from instar.flow.text import TextAssembler
 from instar.ports import TokenChunk
-from instar.records import Message, Sampling
+from instar.records import Message, Sampling, Turn
 from instar.runtime import new_id
 
 
@@ -30,6 +30,19 @@ class Seen:
         self.finish_reason = chunk.finish_reason or self.finish_reason
         if sampling.grammar is not None:  # an engine that does not tell may have forced any of them
             self.forced += [True] * len(chunk.ids) if chunk.forced is None else chunk.forced
+
+
+def reasoning_tokens(chat: ChatFormat, turn: Turn) -> int:
+    """How many tokens of a stored answer were thought. Grows with the answer."""
+    if not (turn.answer or {}).get("reasoning_content"):
+        return 0
+    sampling = Sampling(len(turn.response_ids), grammar={} if turn.forced else None)
+    answer = Answer(chat, turn.prompt_ids, sampling, turn.tools, None)
+    return sum(_thinks(answer.push([token_id])) for token_id in turn.response_ids)
+
+
+def _thinks(shown: Shown) -> bool:
+    return any(isinstance(part, Thought) for part in shown)
 
 
 class Answer:

@@ -17,13 +17,17 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import Any
 
+from instar.answers.reasoning import KNOWN_TAGS
 from instar.content import text_of
 from instar.errors import RequestError
 from instar.records import Message
-from instar.words import Text, read_content, runtime_facts
+from instar.words import Role, Text, read_content, runtime_facts
 
 _UNHEARD = {"system", "developer"}
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_THOUGHT = re.compile(
+    rf"\s*(?:{'|'.join(f'{re.escape(opens)}.*?{re.escape(closes)}' for opens, closes in KNOWN_TAGS)})",
+    re.DOTALL,
+)
 
 
 def prefix_hashes(messages: Sequence[Message]) -> list[str]:
@@ -71,6 +75,17 @@ def runtime_session(messages: Sequence[Message]) -> str | None:
             if named := facts.get("sessionId") or facts.get("session"):
                 return named
     return None
+
+
+def is_summed_up(messages: Sequence[Message]) -> bool:
+    """Whether a message stands for others that the client left out."""
+    texts = (user_text(message) for message in messages)
+    return any(text.mark.role is Role.HISTORY for text in texts if text and text.mark)
+
+
+def instructions(messages: Sequence[Message]) -> list[str]:
+    """What fingerprints leave out: the texts of the system and of developers."""
+    return [text_of(message.get("content")) for message in messages if message.get("role") in _UNHEARD]
 
 
 def same_message(one: Message, other: Message) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from instar.answers import CallPart
+from instar.answers import CallPart, Shown, Thought
 from instar.flow.constraint import ToolChoice
 from instar.flow.kinds import Hints
 from instar.records import Message, Sampling, Turn
@@ -41,18 +41,31 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of one choice, with the tokens that make it. Text may lag behind tokens.
+    """Some of one choice, with the tokens that make it. What is shown may lag behind tokens.
 
-    `text` is what the user is to read; `reasoning` what the model thought aloud; `calls` tools that it calls.
+    `shown` has text, thoughts and calls in the order in which they came; `text`, `reasoning` and `calls` are each of
+    them alone.
     """
 
     choice: int
-    text: str
+    shown: Shown
     ids: list[int]
     logprobs: list[float]
     top: list[list[tuple[int, float]]] | None = None
-    reasoning: str = ""
-    calls: tuple[CallPart, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What the user is to read."""
+        return "".join(part for part in self.shown if isinstance(part, str))
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought aloud."""
+        return "".join(part.text for part in self.shown if isinstance(part, Thought))
+
+    @property
+    def calls(self) -> tuple[CallPart, ...]:
+        return tuple(part for part in self.shown if isinstance(part, CallPart))
 
 
 @dataclass(frozen=True, slots=True)

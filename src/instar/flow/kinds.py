@@ -24,8 +24,8 @@ class Hints:
     """What a request says about itself beside its messages.
 
     `main`: it is conversation, whatever it looks like. `done`: the session ends with it. `again`: the client's HTTP
-    library sends it once more. `shared_id`: its session id may stand for more than one conversation. `chat_id`: it
-    is a chat window's, where messages can be edited.
+    library sends it once more. `shared_id`: the field that names its session may be one key for all conversations of an
+    application. `chat_id`: it is a chat window's, where messages can be edited.
     """
 
     main: bool = False

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from instar.flow.conversation import (
+    instructions,
     last_answer,
     request_hash,
     results_after,
@@ -25,7 +27,10 @@ SESSION_DONE = "session_done"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that is being placed, and what was found out about it. `hashes` are those of `prefix_hashes`."""
+    """A request that is being placed, and what was found out about it. `hashes` are those of `prefix_hashes`.
+
+    `is_named`: its client named the session, outside of the messages.
+    """
 
     caller: Caller
     messages: Sequence[Message]
@@ -35,6 +40,13 @@ class Asked:
     hints: Hints
     turn_id: str
     now: float
+    tools: Sequence[Any] = ()
+    is_named: bool = True
+
+    @property
+    def may_be_shared(self) -> bool:
+        """Whether other conversations may have the same session: what stands in a message stays at `/new`."""
+        return self.hints.shared_id or not self.is_named
 
     def says(self, turn: Turn, kind: NextKind, text: str) -> NextState:
         return NextState(turn.id, kind, text, created_at=self.now, by_turn_id=self.turn_id)
@@ -91,12 +103,26 @@ def _ancestry(store: Store, last: Turn) -> list[Turn]:
 
 
 def _regenerated(store: Store, asked: Asked, session_id: str, parent: Turn | None) -> list[NextState]:
-    """Asking the very same again, after an answer that was delivered, says that it was not wanted."""
-    if parent is None and asked.hints.shared_id:
+    """Asking the very same again, after an answer that was delivered, says that it was not wanted.
+
+    But only a person says so: a step that an agent takes twice is its own affair, and so are other instructions.
+    """
+    if asked.what.kind is not Kind.MAIN:
+        return []
+    if parent is None and asked.may_be_shared:
         return []  # the first message of another conversation under the same id
     same = store.find_by_request(asked.caller.key_id, session_id, asked.request_hash)
-    answered = [turn for turn in same if _counts(turn, asked)]
-    return [asked.says(turn, NextKind.REGENERATE, "") for turn in answered[:1]]
+    before = next((turn for turn in same if _counts(turn, asked)), None)
+    if before is None or not _asked_alike(store.turn(before.id), asked):
+        return []
+    return [asked.says(before, NextKind.REGENERATE, "")]
+
+
+def _asked_alike(turn: Turn | None, asked: Asked) -> bool:
+    """Whether the model was told the same beside the conversation: system messages and tools."""
+    if turn is None or list(asked.tools) != turn.tools:
+        return False
+    return instructions(turn.messages) == instructions(asked.messages)
 
 
 def _edited(
@@ -125,7 +151,11 @@ def _only_message(store: Store, asked: Asked, session_id: str) -> list[Turn]:
     if not asked.hints.chat_id:
         return []
     newest = store.newest_of(asked.caller.key_id, [session_id], 8)
-    return [turn for turn in newest if turn.kind is not Kind.SIDE and turn.parent_id is None][:1]
+    first = next((turn for turn in newest if turn.kind is not Kind.SIDE and turn.parent_id is None), None)
+    whole = (
+        store.turn(first.id) if first else None
+    )  # behind an answer that is not ours no parent is known either
+    return [whole] if whole and last_answer(whole.messages) is None else []
 
 
 def _counts(turn: Turn, asked: Asked) -> bool:

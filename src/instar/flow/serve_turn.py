@@ -9,28 +9,23 @@ The request is served wholly by the version that was current when it began.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from instar.answers import Shown
 from instar.chat_format import ChatFormat
 from instar.content import is_raw
-from instar.errors import EngineError, RequestError
+from instar.errors import EngineError
 from instar.flow.answer import Answer, Seen
-from instar.flow.constraint import constraint
 from instar.flow.conversation import context_hash
 from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
-from instar.flow.next_states import SESSION_DONE
-from instar.flow.sessions import Place, place
+from instar.flow.merge import merge
+from instar.flow.open_turn import TurnOpener
 from instar.ports import Engine, Store, TokenChunk
 from instar.records import Caller, Message, Sampling, Turn, TurnOutcome, TurnStatus
-from instar.runtime import Clock, new_id
-
-T = TypeVar("T")
-
-OPTED_OUT = "opted_out"
+from instar.runtime import Clock
 
 
 class Versions(Protocol):
@@ -62,6 +57,7 @@ class ServeTurn:
         self._chat = chat
         self._versions = versions
         self._clock = clock
+        self._opener = TurnOpener(store, chat, clock)
         self._in_thread = in_thread
 
     async def serve(
@@ -76,7 +72,7 @@ class ServeTurn:
             try:
                 yield serving
                 choices = [self._choice(serving, turn) for turn in serving.turns]
-                async with aclosing(_merge(choices)) as events:
+                async with aclosing(merge(choices)) as events:
                     async for event in events:
                         yield event
             finally:
@@ -84,27 +80,17 @@ class ServeTurn:
 
     async def count_tokens(self, request: ChatRequest, caller: Caller) -> int:
         """Length of the prompt that this request would be answered from. Nothing is recorded."""
-        return len(await self._in_thread(self._prompt_of, request, caller))
+        return len(await self._in_thread(self._opener.prompt_ids, request, caller))
 
-    def _prompt_of(self, request: ChatRequest, caller: Caller) -> list[int]:
-        where = self._place(request, caller, new_id("turn"), self._clock.now())
-        return self._encode(request, where)
-
-    def _place(self, request: ChatRequest, caller: Caller, turn_id: str, now: float) -> Place:
-        return place(
-            self._store,
-            caller,
-            request.messages,
-            turn_id=turn_id,
-            now=now,
-            explicit_session=request.session_id,
-            side=request.side,
-            has_tools=bool(request.offered),
-            hints=request.hints,
-        )
+    def context_length(self) -> int:
+        """Tokens of prompt and answer together: what the model was made for, or less where the engine takes less."""
+        told = self._engine.context_length
+        return min(self._chat.context_length, told or self._chat.context_length)
 
     async def _begin(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
-        opening = asyncio.ensure_future(self._in_thread(self._open, request, caller, version))
+        opening = asyncio.ensure_future(
+            self._in_thread(self._opener.open, request, caller, version, self.context_length())
+        )
         try:
             serving: Serving = await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -118,70 +104,12 @@ class ServeTurn:
             if turn.id not in serving.ended:
                 await self._close(serving, turn, Seen(), _NOTHING, TurnStatus.CANCELLED)
 
-    def _open(self, request: ChatRequest, caller: Caller, version: str) -> Serving:
-        """Runs in a thread: everything here grows with the prompt or waits for the disk."""
-        now = self._clock.now()
-        turn_ids = [new_id("turn") for _ in range(request.n)]
-        where = self._place(request, caller, turn_ids[0], now)
-        prompt_ids = self._encode(request, where)
-        grammar = constraint(
-            self._chat,
-            prompt_ids,
-            tools=request.offered,
-            choice=request.tool_choice,
-            many=request.parallel_tool_calls,
-            schema=request.response_schema,
-        )
-        room = self._chat.context_length - len(prompt_ids)
-        if room < 1:
-            raise RequestError(
-                f"The messages take {len(prompt_ids)} tokens; this model's context is "
-                f"{self._chat.context_length}, and the answer needs room too. Shorten the conversation.",
-                code="context_length_exceeded",
-                param="messages",
-            )
-        most = min(request.sampling.max_tokens, room)
-        sampling = replace(request.sampling, max_tokens=most, grammar=grammar)
-        turns = [
-            _new_turn(turn_id, i, replace(request, sampling=sampling), caller, version, where, now)
-            for i, turn_id in enumerate(turn_ids)
-        ]
-        self._store.open_turns(turns, where.says if request.learn else [])
-        return Serving(replace(request, sampling=sampling), turns, prompt_ids, version)
-
-    def _encode(self, request: ChatRequest, where: Place) -> list[int]:
-        if request.prompt_ids is not None:
-            return request.prompt_ids
-        messages = list(request.messages)
-        served: dict[int, list[int]] = {}
-        for i, turn in where.served.items():
-            answer = turn.answer or {}
-            if self._chat.covers(turn.response_ids, answer.get("content")):
-                served[i] = turn.response_ids
-            # clients may leave out what was thought; whether it comes back is the template's to say
-            if answer.get("reasoning_content") and not messages[i].get("reasoning_content"):
-                messages[i] = {**messages[i], "reasoning_content": answer["reasoning_content"]}
-        return self._chat.encode_prompt(messages, served=served, tools=request.offered)
-
     async def _choice(self, serving: Serving, turn: Turn) -> AsyncGenerator[Piece | Ended, None]:
-        sampling = serving.request.sampling
-        seed = None if sampling.seed is None else sampling.seed + turn.choice
-        answer = self._reading(serving)
-        seen = Seen()
+        answer, seen = self._reading(serving), Seen()
         try:
-            async for chunk in self._sample(serving, replace(sampling, seed=seed)):
-                seen.add(chunk, sampling)
-                shown = answer.push(chunk.ids)
-                if answer.is_over:
-                    seen.finish_reason = "stop"
-                yield _piece(turn.choice, shown, chunk)
-                if answer.is_over:
-                    break
-            if seen.finish_reason is None:
-                raise EngineError("The engine ended its answer without saying why.")
-            rest = answer.finish()
-            if rest != Shown():
-                yield _piece(turn.choice, rest)
+            async with aclosing(self._pieces(serving, turn, answer, seen)) as pieces:
+                async for piece in pieces:
+                    yield piece
         except EngineError:
             await self._close(serving, turn, seen, answer.message(), TurnStatus.FAILED)
             raise
@@ -189,10 +117,32 @@ class ServeTurn:
             await self._close(serving, turn, seen, answer.message(), TurnStatus.CANCELLED)
             raise
         message = answer.message()
-        if message.get("tool_calls") and seen.finish_reason == "stop":
-            seen.finish_reason = "tool_calls"
+        finish_reason = seen.finish_reason
+        if message.get("tool_calls") and finish_reason == "stop":
+            finish_reason = seen.finish_reason = "tool_calls"
         await self._close(serving, turn, seen, message, TurnStatus.DONE)
-        yield Ended(turn.choice, seen.finish_reason, len(seen.ids), message, answer.stop_string)
+        yield Ended(turn.choice, finish_reason or "stop", len(seen.ids), message, answer.stop_string)
+
+    async def _pieces(
+        self, serving: Serving, turn: Turn, answer: Answer, seen: Seen
+    ) -> AsyncGenerator[Piece, None]:
+        """What is sampled, as it is shown; `answer` and `seen` are filled with it. Raises EngineError."""
+        sampling = serving.request.sampling
+        seed = None if sampling.seed is None else sampling.seed + turn.choice
+        async with aclosing(self._sample(serving, replace(sampling, seed=seed))) as chunks:
+            async for chunk in chunks:
+                seen.add(chunk, sampling)
+                shown = answer.push(chunk.ids)
+                if answer.is_over:
+                    seen.finish_reason = "stop"
+                yield _piece(turn.choice, shown, chunk)
+                if answer.is_over:
+                    break
+        if seen.finish_reason is None:
+            raise EngineError("The engine ended its answer without saying why.")
+        rest = answer.finish()
+        if rest:
+            yield _piece(turn.choice, rest)
 
     def _reading(self, serving: Serving) -> Answer:
         asked = serving.request
@@ -241,70 +191,8 @@ _NOTHING: Message = {"role": "assistant", "content": ""}
 
 def _piece(choice: int, shown: Shown, chunk: TokenChunk | None = None) -> Piece:
     ids, logprobs, top = (chunk.ids, chunk.logprobs, chunk.top) if chunk else ([], [], None)
-    return Piece(choice, shown.text, ids, logprobs, top, shown.reasoning, shown.calls)
+    return Piece(choice, shown, ids, logprobs, top)
 
 
 def _stream(engine: Engine, serving: Serving, sampling: Sampling) -> Any:
     return engine.sample(serving.version, serving.prompt_ids, sampling)
-
-
-def _new_turn(
-    turn_id: str,
-    choice: int,
-    request: ChatRequest,
-    caller: Caller,
-    version: str,
-    where: Place,
-    now: float,
-) -> Turn:
-    reason = where.what.reason or (where.reason if request.learn else OPTED_OUT)
-    done = {SESSION_DONE: True} if request.hints.done else {}
-    return Turn(
-        id=turn_id,
-        session_id=where.session_id,
-        episode_id=where.episode_id or turn_id,
-        parent_id=where.parent.id if where.parent else None,
-        key_id=caller.key_id,
-        learner=caller.learner,
-        kind=where.kind,
-        version=version,
-        pinned=request.version is not None,
-        messages=request.messages,
-        tools=request.offered or [],
-        request_hash=where.request_hash,
-        created_at=now,
-        learn=reason is None,
-        reason=reason,
-        choice=choice,
-        params={**request.params, "max_tokens": request.sampling.max_tokens, **where.notes, **done},
-    )
-
-
-async def _merge(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
-    """Events of several choices as they come. One source, the usual case, costs nothing."""
-    if len(sources) == 1:
-        async with aclosing(sources[0]) as only:
-            async for event in only:
-                yield event
-        return
-    queue: asyncio.Queue[T | EngineError | None] = asyncio.Queue()
-
-    async def drain(source: AsyncIterator[T]) -> None:
-        try:
-            async for event in source:
-                await queue.put(event)
-            await queue.put(None)
-        except EngineError as error:
-            await queue.put(error)
-
-    tasks = [asyncio.create_task(drain(source)) for source in sources]
-    try:
-        for _ in sources:
-            while (item := await queue.get()) is not None:
-                if isinstance(item, EngineError):
-                    raise item
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from instar.flow.conversation import (
+    is_summed_up,
     last_answer,
     prefix_hashes,
     request_hash,
@@ -76,18 +78,27 @@ def place(
     now: float,
     explicit_session: str | None = None,
     side: bool = False,
-    has_tools: bool = False,
+    tools: Sequence[Any] = (),
     hints: Hints | None = None,
 ) -> Place:
     """Read the store (never write) and say where this request belongs."""
     hints = hints or Hints()
     named = explicit_session or runtime_session(messages)
-    if not explicit_session:
-        hints = replace(hints, shared_id=True)  # what stands in a message does not change with `/new`
     session = clean_session_id(named) if named else None
-    what = recognise(messages, session=session, has_tools=has_tools, side=side, hints=hints)
+    what = recognise(messages, session=session, has_tools=bool(tools), side=side, hints=hints)
     hashes = prefix_hashes(messages)
-    asked = Asked(caller, messages, hashes, request_hash(hashes, messages), what, hints, turn_id, now)
+    asked = Asked(
+        caller,
+        messages,
+        hashes,
+        request_hash(hashes, messages),
+        what,
+        hints,
+        turn_id,
+        now,
+        tools=tools,
+        is_named=bool(explicit_session),
+    )
     found = _History(store, asked, session).find()
     if found is None:
         return Place(new_id(_OWN), None, None, what, asked.request_hash, reason=what.reason or AMBIGUOUS)
@@ -145,11 +156,16 @@ class _History:
 
     def _by_last_answer(self, session: str | None, served: dict[int, Turn]) -> Found | None:
         """The last answer of the session, if the history ends in it: what stands before may be left out, summed up,
-        or written anew."""
+        or written anew. Examples that a client puts before a conversation end in an answer as well, so where a name may
+        stand for several conversations, or a new one was given, only a summary shows that something came before."""
         index = last_answer(self.asked.messages)
         if index is None or session is None:
             return None
-        turns = self.store.newest_of(self.asked.caller.key_id, _with_predecessors(session), 8)
+        summed_up = is_summed_up(self.asked.messages[:index])
+        if self.session and self.asked.may_be_shared and not summed_up:
+            return None
+        sessions = _with_predecessors(session) if summed_up else [session]
+        turns = self.store.newest_of(self.asked.caller.key_id, sessions, 8)
         done = (t for t in self._mine(turns) if t.status is TurnStatus.DONE and t.kind is not Kind.SIDE)
         last = next(done, None)
         if last is None or last.answer is None or not same_message(self.asked.messages[index], last.answer):

@@ -18,13 +18,14 @@ from instar.gateway import errors
 from instar.gateway.boundary import Boundary
 from instar.gateway.chat import ChatApi
 from instar.gateway.completions import CompletionsApi
-from instar.gateway.guard import KeyRing, WaitingRoom
 from instar.gateway.inspect import InspectApi
+from instar.gateway.keys import KeyRing
 from instar.gateway.messages.api import MessagesApi
 from instar.gateway.openapi import document
 from instar.gateway.responses.api import ResponsesApi
 from instar.gateway.versions import VersionKeeper
 from instar.gateway.versions_api import VersionsApi
+from instar.gateway.waiting_room import WaitingRoom
 from instar.ports import Engine, Registry, Store
 from instar.runtime import Clock
 
@@ -64,11 +65,13 @@ def build_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         following = asyncio.create_task(versions.run())
-        yield
-        following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
-        await engine.close()
+        try:
+            yield
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+        finally:
+            await engine.close()
 
     app = FastAPI(
         title="Instar",
@@ -83,12 +86,12 @@ def build_app(
     app.add_middleware(Boundary)
     allow_origins(app, settings.cors_origins)  # around it, so that web pages can read of a fault, too
     app.state.waiting_room = WaitingRoom(settings.engine.max_streams + settings.engine.max_waiting)
-    app.include_router(ChatApi(serve_turn, keys, settings, chat.token_text).router)
+    app.include_router(ChatApi(serve_turn, keys, settings, chat).router)
     app.include_router(CompletionsApi(serve_turn, keys, settings, chat).router)
-    app.include_router(ResponsesApi(serve_turn, store, keys, settings).router)
-    app.include_router(MessagesApi(serve_turn, keys, settings).router)
+    app.include_router(ResponsesApi(serve_turn, store, chat, keys, settings).router)
+    app.include_router(MessagesApi(serve_turn, versions, keys, settings).router)
     inspect = InspectApi(
-        store, registry, engine, versions, keys, settings, clock, chat.context_length, processes
+        store, registry, engine, versions, keys, settings, clock, serve_turn.context_length, processes
     )
     app.include_router(inspect.router)
     app.include_router(VersionsApi(store, registry, versions, keys, settings).router)

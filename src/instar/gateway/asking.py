@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request
-from pydantic import BaseModel
 
 from instar.config import Settings
 from instar.errors import RequestError
 from instar.flow.exchange import ChatRequest
-from instar.gateway.guard import parse, read_body
 from instar.gateway.session_hints import session_hints
 from instar.records import BASE, Sampling
 
-PARSE_IN_THREAD_ABOVE = 64 * 1024  # bytes; below, a thread costs more than the parsing
-
-M = TypeVar("M", bound=BaseModel)
-
-
-async def read(request: Request, model: type[M], limit_bytes: int) -> M:
-    """The body as a model. Raises RequestError 400 or 413."""
-    raw = await read_body(request, limit_bytes)
-    if len(raw) > PARSE_IN_THREAD_ABOVE:
-        return await asyncio.to_thread(parse, raw, model)
-    return parse(raw, model)
+LEAST_TOP_P = 1e-6
+"""Keeps the likeliest token alone, as clients mean it by 0, which engines refuse."""
 
 
 def sampling_of(
@@ -44,7 +32,7 @@ def sampling_of(
     return Sampling(
         max_tokens=max_tokens or settings.max_tokens,
         temperature=settings.temperature if temperature is None else temperature,
-        top_p=1.0 if top_p is None else top_p,
+        top_p=1.0 if top_p is None else max(top_p, LEAST_TOP_P),
         seed=seed,
         stop=tuple(stop),
         top_logprobs=top_logprobs,
@@ -67,15 +55,25 @@ def version_of(model: str, served_name: str) -> str | None:
 
 
 def as_sent(
-    asked: ChatRequest, request: Request, settings: Settings, *, model: str, fields: Mapping[str, Any]
+    asked: ChatRequest,
+    request: Request,
+    settings: Settings,
+    *,
+    api: str,
+    model: str,
+    fields: Mapping[str, Any],
+    top_p: float | None = None,
 ) -> ChatRequest:
-    """`asked`, with what stands in the same place on every surface: version, session, whether it is learned from.
+    """`asked`, with what stands in the same place on every surface: version, session, whether it is learned from; and
+    what is kept of the request: which `api` it came through, and how it was to be sampled.
 
     A session is named by a header, or else by a field of the body; `fields` are those that may, and `metadata`. Where
     none does, that of `asked` holds.
     """
     metadata = fields.get("metadata") or {}
     told = session_hints(request.headers, fields)
+    sampling = asked.sampling
+    how = {"api": api, "temperature": sampling.temperature, "top_p": top_p, "seed": sampling.seed}
     learn = request.headers.get("x-instar-learn", metadata.get("instar_learn", "on"))
     return replace(
         asked,
@@ -84,4 +82,5 @@ def as_sent(
         learn=str(learn).lower() not in {"off", "false", "0", "no"},
         side=told.side,
         hints=told.hints,
+        params={**how, **asked.params},
     )

@@ -6,31 +6,28 @@ when it is learned from. Nothing that follows judges it but explicit feedback, s
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.content import RAW
 from instar.errors import InstarError, RequestError
-from instar.flow.exchange import ChatRequest, Ended, Piece
+from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
 from instar.flow.serve_turn import ServeTurn
-from instar.gateway.asking import as_sent, read, sampling_of
-from instar.gateway.errors import describe
-from instar.gateway.guard import KeyRing
-from instar.gateway.openai_shape import head, usage
+from instar.gateway.asking import as_sent, sampling_of
+from instar.gateway.bodies import read
+from instar.gateway.keys import KeyRing
+from instar.gateway.openai_shape import Chunks, head, usage
 from instar.gateway.openapi import add_answering, events_of
 from instar.gateway.response_models import TextChunk, TextCompletion
 from instar.gateway.schemas import CompletionFields
 from instar.gateway.session_hints import speaker
-from instar.gateway.sse import DONE, EventStream, data_event
-from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
+from instar.gateway.turns import Event, answer
 
 PROMPT_SCHEMA = {
     "description": "a text or token ids; a list may hold one of them",
@@ -104,10 +101,13 @@ class CompletionsApi:
     async def complete(self, request: Request) -> Response:
         caller = self.keys.caller(request)
         body = await read(request, CompletionBody, self.settings.max_body_bytes)
-        events = self.serve_turn.serve(self._to_request(body, request), speaker(caller, body.user))
-        if body.stream:
-            return await self._stream(request, events, body)
-        return await unless_client_leaves(request, self._collect(events, body))
+        return await answer(
+            request,
+            self.serve_turn.serve(self._to_request(body, request), speaker(caller, body.user)),
+            lambda serving: CompletionBuilder(serving, self.settings.served_name, body, self.chat),
+            stream=body.stream,
+            ping_s=self.settings.ping_s,
+        )
 
     def _to_request(self, body: CompletionBody, request: Request) -> ChatRequest:
         text, ids = self._prompt(body.prompt)
@@ -125,14 +125,16 @@ class CompletionsApi:
             prompt_ids=ids,
             sampling=sampling,
             n=body.n or 1,
-            params={
-                "api": "completions",
-                "temperature": sampling.temperature,
-                "top_p": body.top_p,
-                "seed": body.seed,
-            },
         )
-        return as_sent(asked, request, self.settings, model=body.model, fields=body.session_fields())
+        return as_sent(
+            asked,
+            request,
+            self.settings,
+            api="completions",
+            model=body.model,
+            fields=body.session_fields(),
+            top_p=body.top_p,
+        )
 
     def _prompt(self, prompt: str | list[int]) -> tuple[str, list[int] | None]:
         """The prompt in words, and its ids where the client gave them. Raises RequestError."""
@@ -140,9 +142,10 @@ class CompletionsApi:
             if not prompt:
                 raise RequestError("The prompt is empty.", param="prompt", code="invalid_value")
             return prompt, None
-        if len(prompt) > self.chat.context_length:
+        most = self.serve_turn.context_length()
+        if len(prompt) > most:
             raise RequestError(
-                f"prompt: {len(prompt)} tokens are more than this model's context, {self.chat.context_length}.",
+                f"prompt: {len(prompt)} tokens are more than this model's context, {most}.",
                 param="prompt",
                 code="context_length_exceeded",
             )
@@ -154,52 +157,57 @@ class CompletionsApi:
             )
         return self.chat.written_out(prompt), prompt
 
-    async def _stream(self, request: Request, events: Events, body: CompletionBody) -> Response:
-        begun = await unless_client_leaves(request, begin(events))
+
+class CompletionBuilder:
+    """Implements `turns.Builder`. Its events are the choices of chunks."""
+
+    def __init__(self, serving: Serving, served_name: str, body: CompletionBody, chat: ChatFormat) -> None:
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        shape = head(begun.serving, self.settings.served_name, "text_completion")
-        silence = _chunk(shape, [_choice(0, "")], with_usage)
-        chunks = self._chunks(begun, body, shape, with_usage)
-        return EventStream(chunks, turn_headers(begun.serving), lambda: silence, self.settings.ping_s)
+        self._serving = serving
+        self._served_name = served_name
+        self._chunks = Chunks(serving, served_name, "text_completion", with_usage=with_usage)
+        self._lists = {turn.choice: _TokenLists(chat, body.logprobs) for turn in serving.turns}
+        self._texts = {turn.choice: "" for turn in serving.turns}
+        self._ended: dict[int, Ended] = {}
 
-    async def _chunks(
-        self, begun: Begun, body: CompletionBody, shape: dict[str, Any], with_usage: bool
-    ) -> AsyncGenerator[bytes, None]:
-        lists = {turn.choice: _TokenLists(self.chat, body.logprobs) for turn in begun.serving.turns}
-        tokens = 0
-        async with aclosing(begun):
-            yield _chunk(shape, [_choice(0, "")], with_usage)
-            try:
-                async for event in begun:
-                    if isinstance(event, Piece):
-                        logprobs = lists[event.choice].add(event)
-                        if event.text or logprobs:
-                            yield _chunk(shape, [_choice(event.choice, event.text, logprobs)], with_usage)
-                    else:
-                        tokens += event.response_tokens
-                        yield _chunk(shape, [_choice(event.choice, "", finish=_finish(event))], with_usage)
-            except InstarError as error:
-                yield data_event(describe(error)[1])
-                return
-        if with_usage:
-            yield data_event({**shape, "choices": [], "usage": usage(begun.serving, tokens)})
-        yield DONE
+    def begin(self) -> list[Event]:
+        return [_choice(0, "")]
 
-    async def _collect(self, events: Events, body: CompletionBody) -> Response:
-        found = await collect(events)
-        choices = []
-        for index in sorted(found.ended):
-            pieces = found.pieces[index]
-            tokens = _TokenLists(self.chat, body.logprobs)
-            logprobs = _joined([part for piece in pieces if (part := tokens.add(piece))])
-            text = "".join(piece.text for piece in pieces)
-            choices.append(_choice(index, text, logprobs, _finish(found.ended[index])))
-        answer = {
-            **head(found.serving, self.settings.served_name, "text_completion"),
+    def add(self, piece: Piece) -> list[Event]:
+        self._texts[piece.choice] += piece.text
+        logprobs = self._lists[piece.choice].add(piece)
+        return [_choice(piece.choice, piece.text, logprobs)] if piece.text or logprobs else []
+
+    def end(self, ended: Ended) -> list[Event]:
+        self._ended[ended.choice] = ended
+        return [_choice(ended.choice, "", finish=_finish(ended))]
+
+    def encode(self, event: Event) -> bytes:
+        return self._chunks.of(event)
+
+    def ping(self) -> bytes:
+        return self.encode(_choice(0, ""))
+
+    def fail(self, error: InstarError) -> bytes:
+        return self._chunks.failed(error)
+
+    def close(self) -> bytes:
+        return self._chunks.done(self._response_tokens)
+
+    def whole(self) -> dict[str, Any]:
+        choices = [
+            _choice(choice, self._texts[choice], self._lists[choice].all, _finish(ended))
+            for choice, ended in sorted(self._ended.items())
+        ]
+        return {
+            **head(self._serving, self._served_name, "text_completion"),
             "choices": choices,
-            "usage": usage(found.serving, found.response_tokens),
+            "usage": usage(self._serving, self._response_tokens),
         }
-        return JSONResponse(answer, headers=turn_headers(found.serving))
+
+    @property
+    def _response_tokens(self) -> int:
+        return sum(ended.response_tokens for ended in self._ended.values())
 
 
 def _finish(ended: Ended) -> str:
@@ -207,45 +215,45 @@ def _finish(ended: Ended) -> str:
 
 
 class _TokenLists:
-    """Log-probs in the older shape: parallel lists. `wanted` alternatives a token; None: no log-probs at all."""
+    """Log-probs in the older shape: parallel lists. `wanted` alternatives a token; None: no log-probs at all.
+
+    `all` holds those of the whole answer, None where there are none.
+    """
 
     def __init__(self, chat: ChatFormat, wanted: int | None) -> None:
         self._chat = chat
         self._wanted = wanted
+        self._text = chat.decoder()
         self._offset = 0
+        self.all: dict[str, list[Any]] | None = None
 
     def add(self, piece: Piece) -> dict[str, list[Any]] | None:
         if self._wanted is None or not piece.ids:
             return None
         names = [self._chat.token_text(token_id) for token_id in piece.ids]
-        offsets = []
-        for name in names:
-            offsets.append(self._offset)
-            self._offset += len(name)
         others = piece.top or [[] for _ in piece.ids]
         top = [
             {**{self._chat.token_text(other): value for other, value in likeliest}, name: logprob}
             for name, logprob, likeliest in zip(names, piece.logprobs, others, strict=True)
         ]
-        return {
+        lists: dict[str, list[Any]] = {
             "tokens": names,
-            "token_logprobs": piece.logprobs,
+            "token_logprobs": list(piece.logprobs),
             "top_logprobs": top,
-            "text_offset": offsets,
+            "text_offset": [self._offset_of(token_id) for token_id in piece.ids],
         }
+        known = self.all or {name: [] for name in lists}
+        self.all = {name: known[name] + values for name, values in lists.items()}
+        return lists
 
-
-def _joined(parts: list[dict[str, list[Any]]]) -> dict[str, list[Any]] | None:
-    if not parts:
-        return None
-    return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+    def _offset_of(self, token_id: int) -> int:
+        """Where the token's text begins; of a character that takes several, each says where the character does."""
+        begins = self._offset
+        self._offset += len(self._text.push([token_id]))
+        return begins
 
 
 def _choice(
     index: int, text: str, logprobs: dict[str, list[Any]] | None = None, finish: str | None = None
-) -> dict[str, Any]:
+) -> Event:
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
-
-
-def _chunk(shape: dict[str, Any], choices: list[dict[str, Any]], with_usage: bool) -> bytes:
-    return data_event({**shape, "choices": choices, **({"usage": None} if with_usage else {})})

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from instar.gateway.errors import error_body, shaped
 
@@ -46,10 +47,14 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._receiving = self._has_head = self._refused = False
         self._received_bytes = 0  # of the body
+        self._head_bytes = 0  # of the request that is being received
         self._overhead_bytes = 0  # heads, trailers, chunk sizes: all since the last piece of a body
         self._began_at = float(self.loop.time())  # of this request, or of the rest since the last one
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self._under_way: RequestResponseCycle | None = (
+            None  # `cycle` is the newest, which may have to wait for it
+        )
 
     # ── coming and going ────────────────────────────────────────────────────────────────────────────────
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -90,6 +95,14 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._expect_by(None)
         self._watch_writing(None)
         super().connection_lost(exc)
+        answering = self._under_way
+        if answering is not None and answering is not self.cycle and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:
+        self._under_way = cycle
+        super()._start_asgi_task(cycle, app)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────
     def data_received(self, data: bytes) -> None:
@@ -98,18 +111,29 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._overhead_bytes += len(data)
         super().data_received(data)
         if self._overhead_bytes > self.limits.head_bytes:
-            text = f"The headers have more than {self.limits.head_bytes} bytes."
-            self._refuse(431, text, "headers_too_large")
-        elif self._deadline is None and self.may_be_closed:
+            self._refuse_head()
+        elif self._deadline is None and self._is_next_to_be_answered:
             # at any byte uvicorn forgets its own limit for idle connections
             self._expect_by(self.limits.head_s)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._receiving, self._has_head, self._received_bytes = True, False, 0
+        self._receiving, self._has_head = True, False
+        self._received_bytes = self._head_bytes = 0
         self._began_at = float(self.loop.time())
 
+    def on_url(self, url: bytes) -> None:
+        self._head_bytes += len(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + len(": \r\n")
+        super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self._head_bytes > self.limits.head_bytes:  # a whole one that came at once
+            self._refuse_head()
+            raise ValueError("the head is too large")  # ends the parsing
         super().on_headers_complete()
         self._has_head = True
 
@@ -126,7 +150,8 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._began_at = float(self.loop.time())
-        if self._receiving:  # the rest of a body that was refused, or a next request that has begun
+        # the rest of a body that was refused, or a request that has begun and whose turn it is now
+        if self._receiving and (self._is_answered or self._is_next_to_be_answered):
             self._expect_by(self.limits.linger_s)
 
     @property
@@ -188,11 +213,17 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         """uvicorn calls it for what is no HTTP."""
         self._refuse(400, "This is not a valid HTTP request.", "invalid_http")
 
+    def _refuse_head(self) -> None:
+        text = f"The headers have more than {self.limits.head_bytes} bytes."
+        self._refuse(431, text, "headers_too_large")
+
     def _refuse(self, status: int, message: str, code: str, *, linger: bool = True) -> None:
         """Answer in the place of the application, and close.
 
         With `linger` a moment later: closed while more is coming, a connection loses what was sent last.
         """
+        if self._refused:
+            return
         self._refused = True
         kind = "invalid_request_error" if status < 500 else "server_error"
         path = str(self.scope.get("path", "")) if self._has_head else ""

@@ -74,7 +74,7 @@ ModelName = Annotated[str, Field(max_length=200)]
 Metadata = Annotated[dict[str, Any], Field(max_length=MAX_METADATA)]
 TokenLimit = Annotated[int, Field(ge=1, le=1_000_000)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
-TopP = Annotated[float, Field(gt=0, le=1)]
+TopP = Annotated[float, Field(ge=0, le=1)]
 StopString = Annotated[str, Field(max_length=500)]
 
 

@@ -13,10 +13,12 @@ from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import RequestError
+from instar.flow.sessions import clean_session_id
 from instar.flow.story import waiting_version
 from instar.gateway import response_models as models
-from instar.gateway.asking import read, version_of
-from instar.gateway.guard import KeyRing
+from instar.gateway.asking import version_of
+from instar.gateway.bodies import read
+from instar.gateway.keys import KeyRing
 from instar.gateway.openapi import add_get, add_post
 from instar.gateway.schemas import FeedbackBody
 from instar.gateway.versions import VersionKeeper
@@ -45,7 +47,8 @@ _TURN_PARAMETERS = [
 
 @dataclass(slots=True)
 class InspectApi:
-    """Routes that print facts. `processes` tells, per loop, pid and restarts; `context_length` counts tokens."""
+    """Routes that print facts. `processes` tells, per loop, pid and restarts; `context_length` counts the tokens that
+    a prompt and its answer may have together."""
 
     store: Store
     registry: Registry
@@ -54,7 +57,7 @@ class InspectApi:
     keys: KeyRing
     settings: Settings
     clock: Clock
-    context_length: int
+    context_length: Callable[[], int]
     processes: Callable[[], dict[str, dict[str, Any]]]
     router: APIRouter = field(default_factory=APIRouter)
 
@@ -96,7 +99,7 @@ class InspectApi:
         return JSONResponse({"status": "ok"})
 
     async def ready(self) -> Response:
-        if self.versions.ready:
+        if self.versions.ready and await self.engine.healthy():
             return JSONResponse({"status": "ready", "version": self.versions.current})
         return JSONResponse({"status": "starting"}, status_code=503, headers={"retry-after": "1"})
 
@@ -109,14 +112,13 @@ class InspectApi:
 
     async def model(self, request: Request, model: str) -> Response:
         self.keys.caller(request)
-        version = version_of(model, self.settings.served_name)
-        if version not in (None, BASE, *await asyncio.to_thread(servable, self.registry)):
-            raise RequestError(f"There is no version {version}.", status=404, code="model_not_found")
+        await self.versions.check(version_of(model, self.settings.served_name))
         return JSONResponse(self._model(model))
 
     def _model(self, name: str) -> dict[str, Any]:
         """OpenAI's object, and the context under both names that clients look for."""
-        size = {"context_length": self.context_length, "max_model_len": self.context_length}
+        tokens = self.context_length()
+        size = {"context_length": tokens, "max_model_len": tokens}
         return {"id": name, "object": "model", "created": 0, "owned_by": "instar", **size}
 
     async def status(self, request: Request) -> Response:
@@ -174,8 +176,12 @@ class InspectApi:
         before = query.get("before")
         if before is not None and not re.fullmatch(TURN_ID, before):
             raise RequestError("before must be the id of a turn.", param="before")
+        session = query.get("session")
         views = await asyncio.to_thread(
-            self.store.turn_views, session_id=query.get("session"), limit=limit, before=before
+            self.store.turn_views,
+            session_id=None if session is None else clean_session_id(session),
+            limit=limit,
+            before=before,
         )
         return JSONResponse({"object": "list", "data": views})
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from instar.errors import InstarError
 from instar.flow.exchange import Serving
+from instar.gateway.errors import describe
+from instar.gateway.sse import DONE, data_event
 
 
 def head(serving: Serving, served_name: str, kind: str) -> dict[str, Any]:
@@ -25,3 +29,28 @@ def usage(serving: Serving, response_tokens: int) -> dict[str, int]:
         "completion_tokens": response_tokens,
         "total_tokens": prompt + response_tokens,
     }
+
+
+class Chunks:
+    """Writes the chunks of one stream. What never changes in them is encoded once."""
+
+    def __init__(self, serving: Serving, served_name: str, kind: str, *, with_usage: bool) -> None:
+        self._serving = serving
+        self._with_usage = with_usage
+        self._head = head(serving, served_name, kind)
+        self._start = b"data: " + json.dumps(self._head).encode()[:-1] + b', "choices": ['
+        self._end = b'], "usage": null}\n\n' if with_usage else b"]}\n\n"
+
+    def of(self, choice: dict[str, Any]) -> bytes:
+        return self._start + json.dumps(choice).encode() + self._end
+
+    def failed(self, error: InstarError) -> bytes:
+        return data_event(describe(error)[1])
+
+    def done(self, response_tokens: int) -> bytes:
+        """The usage, where it was asked for, and the mark of the end."""
+        if not self._with_usage:
+            return DONE
+        return (
+            data_event({**self._head, "choices": [], "usage": usage(self._serving, response_tokens)}) + DONE
+        )

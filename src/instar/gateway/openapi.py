@@ -16,9 +16,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import JSONResponse, Response
 
+from instar.gateway.bodies import JSON_TYPE
 from instar.gateway.errors import is_anthropic
-from instar.gateway.guard import JSON_TYPE, AnsweringRoute, KeyRing
+from instar.gateway.keys import KeyRing
 from instar.gateway.response_models import AnthropicError, Error
+from instar.gateway.waiting_room import AnsweringRoute
 
 OPEN = frozenset({"/health", "/ready"})
 """Routes that need no key."""

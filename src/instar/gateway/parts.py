@@ -5,10 +5,10 @@ Deterministic and by meaning, so that an answer of ours which comes back in anot
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from instar.answers.parts import dumps
 from instar.records import Message
 
 
@@ -29,12 +29,17 @@ def text_from(content: str | Sequence[dict[str, Any]], kinds: Sequence[str]) -> 
     return "\n".join(texts)
 
 
+def text_parts(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Texts as the parts of one message, each on a line of its own: clients put their own text beside the user's."""
+    return [{"type": "text", "text": text} for text in [*(f"{text}\n" for text in texts[:-1]), texts[-1]]]
+
+
 def function_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def arguments_of(given: dict[str, Any]) -> str:
-    return json.dumps(given, ensure_ascii=False)
+    return dumps(given)
 
 
 def function_tool(

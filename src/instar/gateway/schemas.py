@@ -101,6 +101,17 @@ class ChatBody(CompletionFields):
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = True
     response_format: ResponseFormat | None = None
+    functions: list[Any] | None = None
+    function_call: Any = None
+
+    @model_validator(mode="after")
+    def _has_no_functions(self) -> Self:
+        """Their older shape: an answer without them would look as if the model had not wanted to call any."""
+        if self.functions:
+            raise ValueError("functions are not supported; send them as tools")
+        if self.function_call not in (None, "none", "auto"):
+            raise ValueError("function_call is not supported; send tools and tool_choice")
+        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

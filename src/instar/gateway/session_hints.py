@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from instar.flow.kinds import Hints
-from instar.gateway.guard import PROXY
+from instar.gateway.keys import PROXY
 from instar.records import Caller
 
 CHAT_HEADERS = ("x-openwebui-chat-id", "x-conversation-id")

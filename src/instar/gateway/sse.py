@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -29,8 +29,15 @@ def named_event(body: Mapping[str, Any]) -> bytes:
     return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
 
 
+class Source(Protocol):
+    """What events are made from."""
+
+    def aclose(self) -> Awaitable[object]: ...
+
+
 class EventStream(Response):
-    """Sends events as they come. When the client leaves, `events` is closed, which cancels what makes them.
+    """Sends events as they come. When the client leaves, and at any other end, `source` is closed, which cancels what
+    they are made from; closing `events` would not do, since they may not have begun.
 
     Whenever nothing was sent for `ping_s` seconds, `ping` is asked for bytes: while a long prompt is read, clients
     that hear nothing give up. The first event must come at once; no ping goes out before it.
@@ -40,13 +47,16 @@ class EventStream(Response):
 
     def __init__(
         self,
+        source: Source,
         events: AsyncGenerator[bytes, None],
         headers: Mapping[str, str],
+        *,
         ping: Callable[[], bytes],
         ping_s: float,
     ) -> None:
         super().__init__(headers={**headers, "cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
+        self._source = source
         self._events = events
         self._ping = ping
         self._ping_s = ping_s
@@ -63,6 +73,7 @@ class EventStream(Response):
             for task in (beat, watch, pump):
                 task.cancel()
             await asyncio.gather(beat, watch, pump, return_exceptions=True)
+            await self._source.aclose()
         if not pump.cancelled() and (error := pump.exception()):
             raise error
 

@@ -1,25 +1,102 @@
-"""What every surface does with the events of a turn: begin, collect, and stop when nobody waits any more."""
+"""What every surface does with the events of a turn: begin, hand on or gather, and stop when nobody waits any more."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fastapi import Request
+from starlette.responses import JSONResponse, Response
 
-from instar.errors import RequestError
+from instar.errors import InstarError, RequestError
 from instar.flow.exchange import Ended, Piece, Serving
-from instar.gateway.sse import client_left
+from instar.gateway.sse import EventStream, client_left
 
 T = TypeVar("T")
 Events = AsyncGenerator[Serving | Piece | Ended, None]
+Event = dict[str, Any]
 
 PATIENCE_S = 5.0
 """How long a stream waits with its first byte, so that an error which comes soon gets a status of its own. Nobody who
 waits for the first piece loses anything by it, and no client gives up so early."""
+
+
+class Builder(Protocol):
+    """Makes of a turn what the clients of one API expect: event by event, or as a whole."""
+
+    def begin(self) -> Sequence[Event]:
+        """What is told before the first piece."""
+        ...
+
+    def add(self, piece: Piece) -> Sequence[Event]: ...
+
+    def end(self, ended: Ended) -> Sequence[Event]: ...
+
+    def encode(self, event: Event) -> bytes: ...
+
+    def ping(self) -> bytes:
+        """Says that it goes on, and changes nothing."""
+        ...
+
+    def fail(self, error: InstarError) -> bytes:
+        """Takes the place of all that was still to come."""
+        ...
+
+    def close(self) -> bytes:
+        """What stands behind the last event."""
+        ...
+
+    def whole(self) -> dict[str, Any]:
+        """The answer for those who do not stream, once all was added."""
+        ...
+
+
+async def answer(
+    request: Request,
+    events: Events,
+    build: Callable[[Serving], Builder],
+    *,
+    stream: bool | None,
+    ping_s: float,
+) -> Response:
+    """What a client gets for a turn. Raises what went wrong before there was anything to send."""
+    if not stream:
+        return await unless_client_leaves(request, _whole(events, build))
+    begun = await unless_client_leaves(request, begin(events))
+    builder = build(begun.serving)
+    return EventStream(
+        begun, _encoded(begun, builder), turn_headers(begun.serving), ping=builder.ping, ping_s=ping_s
+    )
+
+
+async def _whole(events: Events, build: Callable[[Serving], Builder]) -> Response:
+    async with aclosing(events):
+        serving = await anext(events)
+        assert isinstance(serving, Serving)
+        builder = build(serving)
+        async for event in events:
+            _tell(builder, _no_opening(event))
+    return JSONResponse(builder.whole(), headers=turn_headers(serving))
+
+
+async def _encoded(begun: Begun, builder: Builder) -> AsyncGenerator[bytes, None]:
+    for opening in builder.begin():
+        yield builder.encode(opening)
+    try:
+        async for event in begun:
+            for told in _tell(builder, event):
+                yield builder.encode(told)
+    except InstarError as error:
+        yield builder.fail(error)
+        return
+    if last := builder.close():
+        yield last
+
+
+def _tell(builder: Builder, event: Piece | Ended) -> Sequence[Event]:
+    return builder.add(event) if isinstance(event, Piece) else builder.end(event)
 
 
 class Begun:
@@ -67,33 +144,6 @@ async def begin(events: Events) -> Begun:
 
 async def _next(events: Events) -> Serving | Piece | Ended:
     return await anext(events)
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """Everything that a request gave, by choice."""
-
-    serving: Serving
-    pieces: dict[int, list[Piece]]
-    ended: dict[int, Ended]
-
-    @property
-    def response_tokens(self) -> int:
-        return sum(e.response_tokens for e in self.ended.values())
-
-
-async def collect(events: Events) -> Collected:
-    """The whole answer, for those who do not stream."""
-    async with aclosing(events):
-        serving = await anext(events)
-        assert isinstance(serving, Serving)
-        found = Collected(serving, {t.choice: [] for t in serving.turns}, {})
-        async for event in events:
-            if isinstance(event, Piece):
-                found.pieces[event.choice].append(event)
-            elif isinstance(event, Ended):
-                found.ended[event.choice] = event
-    return found
 
 
 async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, T]) -> T:

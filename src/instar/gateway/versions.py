@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from instar.errors import ArtifactError, EngineError, EngineUnavailable, RequestError, StoreError
+from instar.errors import ArtifactError, EngineError, EngineUnavailable, InstarError, RequestError
 from instar.ports import Engine, Registry, Store
 from instar.records import BASE, Fate
 
@@ -23,6 +23,9 @@ log = structlog.get_logger()
 
 POLL_S = 0.25
 CHECK_ENGINE_EVERY = 8  # polls between two looks at what the engine really holds
+RETRY_EVERY = (
+    120  # polls between two tries of an active version that could not be served: each reads all of it
+)
 
 
 class VersionKeeper:
@@ -48,6 +51,8 @@ class VersionKeeper:
         self._loaded: dict[str, None] = {}  # in the order of last use
         self._loading = asyncio.Lock()
         self._polls = 0
+        self._unservable: str | None = None  # the active version, where another one serves in its place
+        self._retry_at = 0  # in polls
         self.current: str | None = None
         self.problem: str | None = None
 
@@ -57,30 +62,47 @@ class VersionKeeper:
 
     @asynccontextmanager
     async def lease(self, wanted: str | None) -> AsyncIterator[str]:
-        """Raises RequestError (404) for a version that is not there, EngineUnavailable before the first one."""
+        """Raises RequestError: 404 for a version that is not there, 503 if that happened to the current one just
+        now; EngineUnavailable before the first one."""
         version = wanted or self.current
         if version is None:
             raise EngineUnavailable("The engine is still starting; try again in a few seconds.")
         self._in_use[version] += 1
         try:
             if version != BASE and version not in self._loaded:
-                await self._load_wanted(version)
+                await self._load_for_request(version, is_pinned=wanted is not None)
             elif version in self._loaded:
                 self._touch(version)
             yield version
         finally:
-            self._in_use[version] -= 1
+            self._release(version)
 
-    async def _load_wanted(self, version: str) -> None:
+    def _release(self, version: str) -> None:
+        self._in_use[version] -= 1
+        if not self._in_use[version]:
+            del self._in_use[version]
+
+    async def check(self, wanted: str | None) -> None:
+        """Raises RequestError (404) for a version that is not there, or not to be served. Loads nothing."""
+        if wanted in (None, BASE):
+            return
+        try:
+            await self._in_thread(self._servable, wanted)
+        except ArtifactError as error:
+            raise _not_there(str(wanted), error) from error
+
+    async def _load_for_request(self, version: str, *, is_pinned: bool) -> None:
         try:
             await self._load(version)
         except ArtifactError as error:
-            raise RequestError(
-                f"Version {version} cannot be served: {error} `instar versions list` shows what is there.",
-                status=404,
-                code="model_not_found",
-                param="model",
-            ) from error
+            if not is_pinned:
+                raise RequestError(
+                    f"The version in service is lost ({error}); another one takes its place in a few seconds.",
+                    status=503,
+                    code="version_lost",
+                    kind="server_error",
+                ) from error
+            raise _not_there(version, error) from error
 
     async def reload(self, version: str) -> None:
         """The engine restarted and forgot: load the version again."""
@@ -108,37 +130,45 @@ class VersionKeeper:
             await asyncio.sleep(POLL_S)
 
     async def poll(self) -> None:
-        """One look; a failure leaves everything as it was and is shown as `problem`."""
+        """One look; a failure leaves everything as it was and is shown as `problem` until all is well again."""
         try:
-            await self._follow()
+            active = await self._follow()
             if self._polls % CHECK_ENGINE_EVERY == 0:
                 await self._recheck()
+                if active == self.current:
+                    self._note(None)
             self._polls += 1
-        except (EngineError, StoreError) as error:
+        except InstarError as error:
             self._note(str(error))
 
-    async def _follow(self) -> None:
-        active = await self._in_thread(self._store.active_version)
-        if active == self.current:
-            return
+    async def _follow(self) -> str:
+        """Serve the active version, or what can be served in its place. Gives its name."""
+        active: str = await self._in_thread(self._store.active_version)
+        if active == self.current or self._is_put_off(active):
+            return active
         if self.current is None and not await self._engine.healthy():
-            return
+            return active
         try:
             if active != BASE:
                 await self._load(active)
         except (ArtifactError, EngineError) as error:
-            if isinstance(error, EngineUnavailable):
+            if _will_pass(error):
                 raise
             await self._fall_back(active, error)
-            return
+            return active
         self._note(None)
         self._serve(active)
         await self._retire()
+        return active
+
+    def _is_put_off(self, active: str) -> bool:
+        return self.current is not None and active == self._unservable and self._polls < self._retry_at
 
     async def _fall_back(self, active: str, error: Exception) -> None:
         """A version that cannot be served must not take the model away: keep, or find, the last good one."""
         if self.current is None:
             self._serve(await self._last_good(active))
+        self._unservable, self._retry_at = active, self._polls + RETRY_EVERY
         self._note(
             f"Version {active} cannot be served ({error}); {self.current} serves instead. "
             f"`instar versions activate {self.current}` makes that the choice."
@@ -152,7 +182,9 @@ class VersionKeeper:
                 continue
             try:
                 await self._load(past.version)
-            except (ArtifactError, EngineError):
+            except (ArtifactError, EngineError) as error:
+                if _will_pass(error):
+                    raise
                 continue
             return str(past.version)
         return BASE
@@ -163,8 +195,16 @@ class VersionKeeper:
         for version in list(self._loaded):
             if version not in held:
                 self._loaded.pop(version, None)
-        if self.current not in (None, BASE) and self.current not in held:
-            await self.reload(str(self.current))
+        lost = self.current
+        if lost is None or lost == BASE or lost in held:
+            return
+        try:
+            await self.reload(lost)
+        except (ArtifactError, EngineError) as error:  # say, its folder was damaged while it served
+            if _will_pass(error):
+                raise
+            self.current = None
+            await self._fall_back(lost, error)
 
     async def _load(self, version: str) -> None:
         async with self._loading:
@@ -177,12 +217,16 @@ class VersionKeeper:
 
     def _verified(self, version: str) -> Path:
         """Runs in a thread: every byte is read. Raises ArtifactError."""
+        self._servable(version)
+        return self._registry.verify(version)
+
+    def _servable(self, version: str) -> None:
+        """What the manifest alone can tell. Raises ArtifactError."""
         manifest = self._registry.manifest(version)
         if manifest.base_sha256 != self._base_sha256:
             raise ArtifactError(f"{version} was trained from another model than the one served now.")
         if manifest.gate.get("passed") is False:
             raise ArtifactError(f"{version} did not pass the gate: {manifest.gate.get('why', '')}")
-        return self._registry.verify(version)
 
     async def _make_place(self) -> None:
         """Unload the longest unused version when the engine's places are taken."""
@@ -217,3 +261,17 @@ class VersionKeeper:
         if problem and problem != self.problem:
             log.warning("version_problem", problem=problem)
         self.problem = problem
+
+
+def _not_there(version: str, error: ArtifactError) -> RequestError:
+    return RequestError(
+        f"Version {version} cannot be served: {error} `instar versions list` shows what is there.",
+        status=404,
+        code="model_not_found",
+        param="model",
+    )
+
+
+def _will_pass(error: Exception) -> bool:
+    """The engine is down or full: that says nothing about the version."""
+    return isinstance(error, EngineUnavailable) or (isinstance(error, EngineError) and error.status == 429)

@@ -14,7 +14,8 @@ from instar.config import Settings
 from instar.errors import ArtifactError, RequestError
 from instar.flow.story import learned_from, state_of, waiting_version
 from instar.gateway import response_models as models
-from instar.gateway.guard import KeyRing, parse, read_body
+from instar.gateway.bodies import parse, read_body
+from instar.gateway.keys import KeyRing
 from instar.gateway.openapi import add_get, add_post
 from instar.gateway.schemas import RollbackBody
 from instar.gateway.versions import VersionKeeper

@@ -16,7 +16,7 @@ from instar.engines.wire import bad
 from instar.errors import RequestError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Adapter:
     """One version in memory. It lives as long as a request holds it, whatever its name does meanwhile."""
 

@@ -13,6 +13,7 @@ from instar.config import EngineSettings
 from instar.engines import wire
 from instar.engines.embedded.adapters import Adapter
 from instar.engines.embedded.model import Model, load_model
+from instar.engines.embedded.native.attach import attach
 from instar.engines.embedded.scheduler import Event, Job, Scheduler, new_job
 from instar.engines.grammar import Grammars, Matcher
 from instar.engines.model_folder import check_model_folder, model_facts
@@ -86,6 +87,7 @@ class EmbeddedBackend:
         torch.set_num_threads(self._settings.threads or max(1, _cores() - 1))
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         model = load_model(self._folder, self._dtype, device, self.max_model_len)
+        attach(model, self._settings.native)
         self.vocab_size = model.vocab_size
         self._grammars = Grammars(self._folder / "tokenizer.json", model.vocab_size)
         return model

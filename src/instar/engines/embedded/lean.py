@@ -23,7 +23,7 @@ _KINDS = {"llama", "mistral", "qwen2", "qwen3"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class Layer:
     qkv: Product
     out: Product
     gate_up: Product
@@ -39,25 +39,25 @@ class Lean:
 
     def __init__(self, network: Any, products: dict[str, Product], layout: Layout, max_length: int) -> None:
         config, inner = network.config, network.model
-        self._kv_heads, self._dim, _ = layout.layers[0]
-        self._heads = int(config.num_attention_heads)
-        self._groups = self._heads // self._kv_heads
-        self._eps = float(config.rms_norm_eps)
-        self._dtype = layout.dtype
-        self._embedding: Tensor = inner.embed_tokens.weight
-        self._norm_last = inner.norm.weight.float()
-        self._head = products["lm_head"]
-        self._layers = [
-            _layer(place, layer, products, self._kv_heads, self._dim)
+        self.kv_heads, self.dim, _ = layout.layers[0]
+        self.heads = int(config.num_attention_heads)
+        self._groups = self.heads // self.kv_heads
+        self.eps = float(config.rms_norm_eps)
+        self.dtype = layout.dtype
+        self.embedding: Tensor = inner.embed_tokens.weight
+        self.norm_last = inner.norm.weight.float()
+        self.head = products["lm_head"]
+        self.layers = [
+            _layer(place, layer, products, self.kv_heads, self.dim)
             for place, layer in enumerate(inner.layers)
         ]
-        self._intermediate = self._layers[0].gate_up.out_features // 2
+        self.intermediate = self.layers[0].gate_up.out_features // 2
         positions = torch.arange(max_length, device=layout.device)[None]
-        cos, sin = inner.rotary_emb(self._embedding[:1], position_ids=positions)
-        half = self._dim // 2
-        self._cos = cos[0][:, None].contiguous()
+        cos, sin = inner.rotary_emb(self.embedding[:1], position_ids=positions)
+        half = self.dim // 2
+        self.cos = cos[0][:, None].contiguous()
         # rotating half and rolling differ by the sign of the first half
-        self._sin = torch.cat([-sin[0][:, :half], sin[0][:, half:]], dim=-1)[:, None].contiguous()
+        self.sin = torch.cat([-sin[0][:, :half], sin[0][:, half:]], dim=-1)[:, None].contiguous()
 
     def prefill(self, cache: StreamCache, ids_T: Tensor, *, all_rows: bool) -> Tensor:
         """Logits (1, V) after the last token, or (T, V)."""
@@ -65,25 +65,25 @@ class Lean:
         total = past + steps
         assert cache.whole is not None
         fresh = cache.whole[:, :, past:total].unbind(0)
-        keys = cache.whole[:, None, : self._kv_heads, :total].unbind(0)
-        values = cache.whole[:, None, self._kv_heads :, :total].unbind(0)
-        mask = causal_mask(past, steps, self._groups, 0, like=self._cos)
-        cos, sin = self._cos[past:total], self._sin[past:total]
-        residual = self._embedding[ids_T].float()
-        for place, layer in enumerate(self._layers):
+        keys = cache.whole[:, None, : self.kv_heads, :total].unbind(0)
+        values = cache.whole[:, None, self.kv_heads :, :total].unbind(0)
+        mask = causal_mask(past, steps, self._groups, 0, like=self.cos)
+        cos, sin = self.cos[past:total], self.sin[past:total]
+        residual = self.embedding[ids_T].float()
+        for place, layer in enumerate(self.layers):
             qkv = self._project(layer, residual, cos, sin)
-            fresh[place].copy_(qkv[:, self._heads :].transpose(0, 1))
-            query = qkv[:, : self._heads].view(steps, self._kv_heads, self._groups, self._dim)
-            query = query.permute(1, 2, 0, 3).reshape(1, self._kv_heads, -1, self._dim)
+            fresh[place].copy_(qkv[:, self.heads :].transpose(0, 1))
+            query = qkv[:, : self.heads].view(steps, self.kv_heads, self._groups, self.dim)
+            query = query.permute(1, 2, 0, 3).reshape(1, self.kv_heads, -1, self.dim)
             mixed = functional.scaled_dot_product_attention(query, keys[place], values[place], attn_mask=mask)
-            mixed = mixed.view(self._kv_heads, self._groups, steps, self._dim).permute(2, 0, 1, 3)
+            mixed = mixed.view(self.kv_heads, self._groups, steps, self.dim).permute(2, 0, 1, 3)
             self._finish_layer(layer, residual, mixed.reshape(steps, -1))
         cache.length = total
         return self._logits(residual if all_rows else residual[-1:])
 
     def decode(self, caches: Sequence[StreamCache], ids_B: Tensor) -> Tensor:
         """Logits (B, V) after one token of each stream."""
-        heads, kv_heads = self._heads, self._kv_heads
+        heads, kv_heads = self.heads, self.kv_heads
         lengths = [cache.length for cache in caches]
         wholes = [cache.whole for cache in caches if cache.whole is not None]
         rows = list(zip(wholes, lengths, strict=True))
@@ -92,11 +92,11 @@ class Lean:
         keys = list(zip(*(whole[:, None, :kv_heads, : n + 1].unbind(0) for whole, n in rows), strict=True))
         values = list(zip(*(whole[:, None, kv_heads:, : n + 1].unbind(0) for whole, n in rows), strict=True))
         positions = torch.tensor(lengths, device=ids_B.device)
-        cos, sin = self._cos[positions], self._sin[positions]
-        residual = self._embedding[ids_B].float()
-        shape = (len(rows), 1, kv_heads, self._groups, self._dim)
+        cos, sin = self.cos[positions], self.sin[positions]
+        residual = self.embedding[ids_B].float()
+        shape = (len(rows), 1, kv_heads, self._groups, self.dim)
         attention = functional.scaled_dot_product_attention
-        for place, layer in enumerate(self._layers):
+        for place, layer in enumerate(self.layers):
             qkv = self._project(layer, residual, cos, sin)
             torch._foreach_copy_(list(fresh[place]), list(qkv[:, heads:].unbind(0)))
             queries = qkv[:, :heads].reshape(shape).unbind(0)
@@ -108,37 +108,37 @@ class Lean:
         return self._logits(residual)
 
     def _normed(self, residual: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(residual, weight.shape, weight, self._eps).to(self._dtype)
+        return functional.rms_norm(residual, weight.shape, weight, self.eps).to(self.dtype)
 
-    def _project(self, layer: _Layer, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def _project(self, layer: Layer, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Queries and keys, rotated, and values: (N, H + 2K, D)."""
         qkv = layer.qkv(self._normed(residual, layer.norm_in))
-        qkv = qkv.view(qkv.shape[0], self._heads + 2 * self._kv_heads, self._dim)
-        qk = qkv[:, : self._heads + self._kv_heads]
+        qkv = qkv.view(qkv.shape[0], self.heads + 2 * self.kv_heads, self.dim)
+        qk = qkv[:, : self.heads + self.kv_heads]
         if layer.norm_q is not None and layer.norm_k is not None:
-            q, k = qk[:, : self._heads].float(), qk[:, self._heads :].float()
+            q, k = qk[:, : self.heads].float(), qk[:, self.heads :].float()
             qk = torch.cat([self._normed(q, layer.norm_q), self._normed(k, layer.norm_k)], dim=1)
-        rotated = torch.addcmul(qk * cos, qk.roll(self._dim // 2, -1), sin)
-        qkv[:, : self._heads + self._kv_heads] = rotated
+        rotated = torch.addcmul(qk * cos, qk.roll(self.dim // 2, -1), sin)
+        qkv[:, : self.heads + self.kv_heads] = rotated
         return qkv
 
-    def _finish_layer(self, layer: _Layer, residual: Tensor, mixed: Tensor) -> None:
+    def _finish_layer(self, layer: Layer, residual: Tensor, mixed: Tensor) -> None:
         """Output projection and feed-forward, added to the residual in place."""
         residual += layer.out(mixed)
         both = layer.gate_up(self._normed(residual, layer.norm_mid))
-        gated = functional.silu(both[:, : self._intermediate]).mul_(both[:, self._intermediate :])
+        gated = functional.silu(both[:, : self.intermediate]).mul_(both[:, self.intermediate :])
         residual += layer.down(gated)
 
     def _logits(self, residual: Tensor) -> Tensor:
-        return self._head(self._normed(residual, self._norm_last))
+        return self.head(self._normed(residual, self.norm_last))
 
 
-def _layer(place: int, layer: Any, products: dict[str, Product], kv_heads: int, dim: int) -> _Layer:
+def _layer(place: int, layer: Any, products: dict[str, Product], kv_heads: int, dim: int) -> Layer:
     stem = f"model.layers.{place}"
     attention = layer.self_attn
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     norm_q, norm_k = (None if norm is None else norm.weight.float() for norm in norms)
-    return _Layer(
+    return Layer(
         qkv=products[f"{stem}.self_attn.q_proj"],
         out=products[f"{stem}.self_attn.o_proj"],
         gate_up=products[f"{stem}.mlp.gate_proj"],

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from instar.engines.embedded.native.blocks import Blocks, in_rows, recognised
+
 _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
@@ -50,7 +52,8 @@ class Rows:
 class Product:
     """One matrix product over the concatenated weights of the layers named in `slices`.
 
-    `slices` maps a layer's path in the model to its range of outputs.
+    `slices` maps a layer's path in the model to its range of outputs. `blocks` tells where the weight lies in memory,
+    or None if that is not known.
     """
 
     def __init__(self, paths: Sequence[str], layers: Sequence[nn.Linear], rows: Rows) -> None:
@@ -65,11 +68,22 @@ class Product:
         weights = [layer.weight.detach() for layer in layers]
         weight = weights[0] if len(weights) == 1 else torch.cat(weights)
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self._bias = torch.cat(biases) if biases else None
+        self.bias = torch.cat(biases) if biases else None
         self._packed = _pack(weight)
         self._weight_t: Tensor | None = None if self._packed is not None else weight.t()
+        self.blocks: Blocks | None = (
+            in_rows(weight) if self._packed is None else recognised(weight, self._packed)
+        )
         self._wide = weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and self._packed is None
         self._last: tuple[Tensor, Tensor, int] | None = None
+
+    def dense(self) -> Tensor:
+        """The weight (out, in), row by row; a copy where only a packed one is kept."""
+        if self._packed is None:
+            assert self._weight_t is not None
+            return self._weight_t.t()
+        found: Tensor = self._packed.to_dense()
+        return found
 
     def shared(self, x: Tensor) -> Tensor:
         """`__call__`, remembered until every layer of the product has asked with the same input."""
@@ -105,23 +119,21 @@ class Product:
 
     def _base(self, x: Tensor) -> Tensor:
         if self._packed is not None:
-            found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+            found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
             return found
         assert self._weight_t is not None
-        return functional.linear(x, self._weight_t.t(), self._bias)
+        return functional.linear(x, self._weight_t.t(), self.bias)
 
     def _with(self, x: Tensor, term: Tensor) -> Tensor:
         if self._packed is not None:
-            found: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
-                x, term, self._packed, self._bias, "add"
-            )
+            found: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, term, self._packed, self.bias, "add")
             return found
         assert self._weight_t is not None
         if self._wide:  # a processor without bf16 products: nothing else promises a sum in fp32
-            bias = None if self._bias is None else self._bias.float()
+            bias = None if self.bias is None else self.bias.float()
             return (functional.linear(x.float(), self._weight_t.t().float(), bias) + term).to(x.dtype)
-        if self._bias is not None:
-            term = term + self._bias
+        if self.bias is not None:
+            term = term + self.bias
         return torch.addmm(term, x, self._weight_t)
 
 

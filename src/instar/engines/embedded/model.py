@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from instar.engines.embedded.adapters import Adapter, load_adapter
 from instar.engines.embedded.lean import Lean, is_lean
 from instar.engines.embedded.linear import Product, RowGroup, Rows, serve_linears
 from instar.errors import ModelError
+
+if TYPE_CHECKING:
+    from instar.engines.embedded.native.step import NativeStep
 
 _PROBE_LENGTH = 24
 _SPLIT = 15
@@ -44,10 +47,14 @@ class Model:
     rows: Rows
     _cache_name: str = "past_key_values"
     lean: Lean | None = None
+    native: NativeStep | None = None
 
     def load_adapter(self, name: str, folder: Path, max_rank: int) -> Adapter:
         """Raises RequestError (400). Safe beside passes under way."""
-        return load_adapter(name, folder, max_rank, self.products, self.device)
+        adapter = load_adapter(name, folder, max_rank, self.products, self.device)
+        if self.native is not None:
+            self.native.prepare(adapter)
+        return adapter
 
     @torch.inference_mode()
     def prefill(self, stream: Stream, ids: Sequence[int], *, all_logits: bool = False) -> Tensor:
@@ -62,6 +69,13 @@ class Model:
     @torch.inference_mode()
     def decode(self, streams: Sequence[Stream], last_ids: Sequence[int]) -> Tensor:
         """Run one token of each stream, streams of one version side by side. Logits (B, V)."""
+        if self.native is not None:
+            return self.native.decode(streams, last_ids)
+        return self.decode_in_torch(streams, last_ids)
+
+    @torch.inference_mode()
+    def decode_in_torch(self, streams: Sequence[Stream], last_ids: Sequence[int]) -> Tensor:
+        """`decode` by the path that every machine has, the reference of the native one."""
         ids_B1 = torch.tensor(list(last_ids), device=self.device)[:, None]
         if self.lean is not None:
             self.rows.groups = _groups(streams, 1)

@@ -27,7 +27,14 @@ from instar.gateway.fields import (
     answer_schema,
     check_choice,
 )
-from instar.gateway.parts import AnswerParts, arguments_of, function_call, function_tool, text_from
+from instar.gateway.parts import (
+    AnswerParts,
+    arguments_of,
+    function_call,
+    function_tool,
+    text_from,
+    text_parts,
+)
 from instar.records import Message
 
 BlockKind = Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
@@ -213,7 +220,10 @@ def _chat(message: MessageIn) -> list[Message]:
         if block.type == "tool_result"
     ]
     said = [block.text or "" for block in blocks if block.type == "text"]
-    return [*results, {"role": message.role, "content": "\n".join(said)}] if said or not results else results
+    if results and not said:
+        return results
+    content = text_parts(said) if message.role == "user" and len(said) > 1 else "\n".join(said)
+    return [*results, {"role": message.role, "content": content}]
 
 
 def _answer(blocks: Sequence[Block]) -> Message:

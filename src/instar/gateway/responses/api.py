@@ -1,33 +1,42 @@
-"""`POST /v1/responses`: OpenAI's Responses API over the turn pipeline."""
+"""`POST /v1/responses`: OpenAI's Responses API over the turn pipeline; and `GET /v1/responses/{id}`, from the store."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from starlette.responses import JSONResponse, Response
 
+from instar.chat_format import ChatFormat
 from instar.config import Settings
-from instar.errors import InstarError, RequestError
-from instar.flow.exchange import ChatRequest, Piece
+from instar.errors import RequestError
+from instar.flow.answer import reasoning_tokens
+from instar.flow.exchange import ChatRequest
 from instar.flow.serve_turn import ServeTurn
-from instar.gateway.asking import as_sent, read, sampling_of
-from instar.gateway.guard import KeyRing
-from instar.gateway.openapi import add_answering, events_of
+from instar.gateway.asking import as_sent, sampling_of
+from instar.gateway.bodies import read
+from instar.gateway.keys import KeyRing
+from instar.gateway.logprobs import TokenLogprobs
+from instar.gateway.openapi import add_answering, add_get, events_of
 from instar.gateway.responses.body import ResponsesBody
+from instar.gateway.responses.echo import INSTRUCTED, kept_of
 from instar.gateway.responses.models import ResponseEvent, ResponseObject
-from instar.gateway.responses.output import ResponseBuilder
+from instar.gateway.responses.output import ResponseBuilder, stored
 from instar.gateway.session_hints import speaker
-from instar.gateway.sse import EventStream, named_event
-from instar.gateway.turns import Begun, Events, begin, collect, turn_headers, unless_client_leaves
+from instar.gateway.turns import answer
 from instar.ports import Store
 from instar.records import Caller, Message, Turn, TurnStatus
 
-INSTRUCTED = "instructions"
-"""Key of a turn's params: its first message are instructions, which hold for that turn only."""
+_RETRIEVE_PARAMETERS = [
+    {
+        "name": "user",
+        "in": "query",
+        "description": "whose response it is, under the key of the role `proxy`",
+        "schema": {"type": "string"},
+    }
+]
 
 
 @dataclass(slots=True)
@@ -36,6 +45,7 @@ class ResponsesApi:
 
     serve_turn: ServeTurn
     store: Store
+    chat: ChatFormat
     keys: KeyRing
     settings: Settings
     router: APIRouter = field(default_factory=APIRouter)
@@ -50,26 +60,68 @@ class ResponsesApi:
             answer=ResponseObject,
             events=events_of(ResponseEvent),
         )
+        one = "/v1/responses/{id}"
+        add_get(
+            self.router,
+            one,
+            self.retrieve,
+            "A response that was given before",
+            ResponseObject,
+            openapi_extra={"parameters": _RETRIEVE_PARAMETERS},
+        )
+        self.router.add_api_route(one, self.refuse_deletion, methods=["DELETE"], include_in_schema=False)
 
     async def respond(self, request: Request) -> Response:
         caller = self.keys.caller(request)
         body = await read(request, ResponsesBody, self.settings.max_body_bytes)
         who = speaker(caller, body.user)
         before = await self._previous(body, who)
-        events = self.serve_turn.serve(self._to_request(body, request, before), who)
-        if body.stream:
-            begun = await unless_client_leaves(request, begin(events))
-            return self._stream(begun, body)
-        return await unless_client_leaves(request, self._collect(events, body))
+        logprobs = TokenLogprobs(self.chat) if body.wants_logprobs else None
+        return await answer(
+            request,
+            self.serve_turn.serve(self._to_request(body, request, before), who),
+            lambda serving: ResponseBuilder.of(serving, body, self.settings.served_name, logprobs),
+            stream=body.stream,
+            ping_s=self.settings.ping_s,
+        )
 
-    async def _previous(self, body: ResponsesBody, caller: Caller) -> Turn | None:
+    async def retrieve(self, request: Request, response_id: Annotated[str, Path(alias="id")]) -> Response:
+        caller = self.keys.caller(request)
+        asked = request.query_params
+        if asked.get("stream", "false") != "false" or asked.getlist("include") or asked.getlist("include[]"):
+            raise RequestError("stream and include are not supported here; both are for POST /v1/responses.")
+        turn = await self._turn_of(response_id, speaker(caller, asked.get("user")))
+        if turn is None:
+            raise RequestError(f"There is no response {response_id[:80]!r}.", status=404, code="not_found")
+        return JSONResponse(await asyncio.to_thread(self._stored, turn))
+
+    def _stored(self, turn: Turn) -> dict[str, object]:
+        """Runs in a thread: thinking is counted by reading the tokens again."""
+        return stored(turn, self.settings.served_name, reasoning_tokens(self.chat, turn))
+
+    async def refuse_deletion(
+        self, request: Request, response_id: Annotated[str, Path(alias="id")]
+    ) -> Response:
+        self.keys.caller(request)
+        raise RequestError(
+            f"{response_id[:80]!r} cannot be deleted: a response is a recorded turn, which stays on your own machine. "
+            "The header X-Instar-Learn: off keeps one out of learning.",
+            status=405,
+            code="not_supported",
+        )
+
+    async def _turn_of(self, response_id: str, who: Caller) -> Turn | None:
+        turn = await asyncio.to_thread(self.store.turn, response_id)
+        is_theirs = turn is not None and (turn.key_id, turn.learner) == (who.key_id, who.learner)
+        return turn if is_theirs else None
+
+    async def _previous(self, body: ResponsesBody, who: Caller) -> Turn | None:
         """The turn that this request continues. Raises RequestError 404."""
         wanted = body.previous_response_id
         if wanted is None:
             return None
-        turn = await asyncio.to_thread(self.store.turn, wanted)
-        ours = turn is not None and (turn.key_id, turn.learner) == (caller.key_id, caller.learner)
-        if turn is None or not ours or turn.status is not TurnStatus.DONE:
+        turn = await self._turn_of(wanted, who)
+        if turn is None or turn.status is not TurnStatus.DONE:
             raise RequestError(
                 f"There is no finished response {wanted!r} to continue. "
                 "Use the `id` of an earlier response, or send the history as `input`.",
@@ -85,6 +137,7 @@ class ResponsesApi:
             max_tokens=body.max_output_tokens,
             temperature=body.temperature,
             top_p=body.top_p,
+            top_logprobs=body.top_logprobs or 0,
         )
         asked = ChatRequest(
             messages=_messages(body, before),
@@ -94,44 +147,18 @@ class ResponsesApi:
             tool_choice=body.chat_tool_choice(),
             parallel_tool_calls=body.parallel_tool_calls is not False,
             response_schema=body.response_schema(),
-            params={
-                "api": "responses",
-                "temperature": sampling.temperature,
-                "top_p": body.top_p,
-                INSTRUCTED: body.instructions is not None,
-            },
+            params=kept_of(body),
         )
         fields = {"prompt_cache_key": body.prompt_cache_key, "metadata": body.metadata}
-        return as_sent(asked, request, self.settings, model=body.model, fields=fields)
-
-    def _stream(self, begun: Begun, body: ResponsesBody) -> Response:
-        builder = ResponseBuilder(begun.serving, body, self.settings.served_name)
-        return EventStream(
-            _events(begun, builder),
-            turn_headers(begun.serving),
-            lambda: named_event(builder.still()),
-            self.settings.ping_s,
+        return as_sent(
+            asked,
+            request,
+            self.settings,
+            api="responses",
+            model=body.model,
+            fields=fields,
+            top_p=body.top_p,
         )
-
-    async def _collect(self, events: Events, body: ResponsesBody) -> Response:
-        found = await collect(events)
-        builder = ResponseBuilder(found.serving, body, self.settings.served_name)
-        for piece in found.pieces[0]:
-            builder.add(piece)
-        builder.end(found.ended[0])
-        return JSONResponse(builder.response(), headers=turn_headers(found.serving))
-
-
-async def _events(begun: Begun, builder: ResponseBuilder) -> AsyncGenerator[bytes, None]:
-    async with aclosing(begun):
-        for opening in builder.begin():
-            yield named_event(opening)
-        try:
-            async for event in begun:
-                for told in builder.add(event) if isinstance(event, Piece) else builder.end(event):
-                    yield named_event(told)
-        except InstarError as error:
-            yield named_event(builder.fail(error))
 
 
 def _messages(body: ResponsesBody, before: Turn | None) -> list[Message]:

@@ -32,6 +32,8 @@ from instar.records import Message
 
 ItemKind = Literal["message", "function_call", "function_call_output", "reasoning"]
 TEXT_PARTS = ("input_text", "output_text", "text", "refusal")
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` may ask for."""
 THOUGHT_PARTS = ("reasoning_text", "summary_text")
 
 
@@ -127,7 +129,7 @@ class ResponsesBody(Loose):
     conversation: Any = None
     prompt: Any = None
     include: list[str] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @model_validator(mode="after")
     def _only_what_works(self) -> Self:
@@ -138,9 +140,13 @@ class ResponsesBody(Loose):
             raise ValueError("conversation is not supported; use previous_response_id, or send the history")
         if self.prompt is not None:
             raise ValueError("prompt (a stored template) is not supported; send instructions and input")
-        if self.top_logprobs or "message.output_text.logprobs" in (self.include or []):
-            raise ValueError("top_logprobs are not supported here; /v1/chat/completions gives log-probs")
+        if self.top_logprobs and not self.wants_logprobs:
+            raise ValueError(f"top_logprobs needs include: [{LOGPROBS!r}]")
         return self
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or [])
 
     @model_validator(mode="after")
     def _tools_fit(self) -> Self:

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, RootModel
 
+from instar.gateway.response_models import ContentLogprob
+
 Fact = dict[str, Any]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -14,7 +16,7 @@ class OutputText(BaseModel):
     type: Literal["output_text"]
     text: str
     annotations: list[Fact]
-    logprobs: list[Fact]
+    logprobs: list[ContentLogprob]
 
 
 class ReasoningText(BaseModel):
@@ -71,7 +73,7 @@ class ResponseObject(BaseModel):
     id: Annotated[str, Field(description="The turn's id, for `POST /v1/feedback` and `previous_response_id`")]
     object: Literal["response"]
     created_at: int
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
     error: ResponseError | None
     incomplete_details: Incomplete | None
     instructions: str | None
@@ -129,13 +131,13 @@ class PartEvent(_PartsEvent):
 class OutputTextDelta(_PartsEvent):
     type: Literal["response.output_text.delta"]
     delta: str
-    logprobs: list[Fact]
+    logprobs: list[ContentLogprob]
 
 
 class OutputTextDone(_PartsEvent):
     type: Literal["response.output_text.done"]
     text: str
-    logprobs: list[Fact]
+    logprobs: list[ContentLogprob]
 
 
 class ReasoningDelta(_PartsEvent):

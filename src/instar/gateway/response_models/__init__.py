@@ -1,0 +1,86 @@
+"""What clients get, for the OpenAPI document. Nothing is built from these: tests hold real answers against them.
+
+The Responses API and Anthropic's have theirs in packages of their own.
+"""
+
+from instar.gateway.response_models.chat import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChunkChoice,
+    ContentLogprob,
+    Delta,
+    Logprobs,
+    TokenLogprob,
+    Usage,
+)
+from instar.gateway.response_models.completions import TextChoice, TextChunk, TextCompletion, TokenLists
+from instar.gateway.response_models.errors import AnthropicError, AnthropicErrorObject, Error, ErrorObject
+from instar.gateway.response_models.inspect import (
+    Alive,
+    Counts,
+    FeedbackTaken,
+    Followed,
+    Judging,
+    Loops,
+    Model,
+    ModelList,
+    Readiness,
+    Status,
+    Training,
+    TurnList,
+    TurnView,
+)
+from instar.gateway.response_models.versions import (
+    Activated,
+    Event,
+    LearnedFrom,
+    Rejected,
+    RolledBack,
+    Version,
+    VersionList,
+    VersionStory,
+)
+
+__all__ = [
+    "Activated",
+    "Alive",
+    "AnswerMessage",
+    "AnthropicError",
+    "AnthropicErrorObject",
+    "ChatChoice",
+    "ChatChunk",
+    "ChatCompletion",
+    "ChunkChoice",
+    "ContentLogprob",
+    "Counts",
+    "Delta",
+    "Error",
+    "ErrorObject",
+    "Event",
+    "FeedbackTaken",
+    "Followed",
+    "Judging",
+    "LearnedFrom",
+    "Logprobs",
+    "Loops",
+    "Model",
+    "ModelList",
+    "Readiness",
+    "Rejected",
+    "RolledBack",
+    "Status",
+    "TextChoice",
+    "TextChunk",
+    "TextCompletion",
+    "TokenLists",
+    "TokenLogprob",
+    "Training",
+    "TurnList",
+    "TurnView",
+    "Usage",
+    "Version",
+    "VersionList",
+    "VersionStory",
+]
