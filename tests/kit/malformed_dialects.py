@@ -66,8 +66,8 @@ RESPONSES_FIELDS: dict[str, list[str]] = {
     "background": ["true", '"no"'],
     "conversation": ['"conv_1"', '{"id": "conv_1"}'],
     "prompt": ['{"id": "pmpt_1"}'],
-    "include": ['["message.output_text.logprobs"]', '"x"', "[3]"],
-    "top_logprobs": ["5", "1.5"],
+    "include": ['"x"', "[3]"],
+    "top_logprobs": ["5", "1.5", "-1"],
     "temperature": ["-0.1", "2.1", '"1"'],
     "metadata": ["3", "[]", "{" + ",".join(f'"{i}": 1' for i in range(65)) + "}"],
 }
