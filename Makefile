@@ -3,11 +3,13 @@
 #   make serve ARGS="--port 31000"      options of `instar serve`
 #   make serve TORCH_INDEX=https://download.pytorch.org/whl/cpu      the small CPU build of torch
 #   make serve PYTHON=python3.12        another Python
+#   make test TEST_JOBS=4               test processes side by side
 
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 ARGS ?=
+TEST_JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -27,7 +29,8 @@ model: $(SERVE_STAMP)  ## fetch and convert the starter model (once)
 	@$(BIN)/python -m instar.cli.prepare
 
 test: lint model  ## everything that a change must pass
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak and not alone" -n $(TEST_JOBS) --dist loadfile
+	$(BIN)/python -m pytest -m "not soak and alone"
 
 lint: $(DEV_STAMP)  ## style, types, and who may import whom
 	$(BIN)/ruff check .

@@ -8,6 +8,8 @@ import pytest
 
 from tests.kit.live_server import Server, running_server
 
+pytestmark = pytest.mark.alone  # an update takes what answers leave
+
 QUESTIONS = ["Why do cats purr?", "How do I boil an egg?", "What is rain?", "Who was Mozart?"]
 
 
