@@ -27,7 +27,7 @@ def converse(server: Server, question: str, reaction: str) -> str:
 
 
 @pytest.mark.model
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_talk_correct_update_and_be_served_a_new_version(tmp_path: Path) -> None:
     options = ["--set", "train.batch_size=4", "--set", "train.passes=1", "--set", "gate.held_back=0"]
     with running_server(tmp_path / "data", *options) as server:
@@ -40,7 +40,7 @@ def test_talk_correct_update_and_be_served_a_new_version(tmp_path: Path) -> None
             assert turns[turn_id]["hint"] == "Too long. One short sentence, please."
             assert turns[turn_id]["version"] == "base"
 
-        server.until("/v1/status", lambda body: body["served_version"] == "v1", 240)
+        server.until("/v1/status", lambda body: body["served_version"] == "v1", 800)
         with server.openai as client:
             answer = client.chat.completions.with_raw_response.create(
                 model="instar", messages=[{"role": "user", "content": "What is snow?"}], max_tokens=8
