@@ -237,6 +237,22 @@ async def test_an_example_after_a_line_about_the_session_is_no_answer_of_it(desk
     assert (fresh.parent_id, desk.heard()) == (None, {})
 
 
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_known_conversation_whose_middle_was_written_anew_is_followed(
+    desk: Desk, shared: bool
+) -> None:
+    """OpenClaw sends notes or what a stopped answer was asked along with a message, once, and leaves them out later."""
+    runtime = "\n\nRuntime: agent=main | session=agent:main:main | sessionId=s | host=machine"
+    more: dict[str, Any] = {"session_id": "app", "hints": Hints(shared_id=True)} if shared else {}
+    begins = [user("Is 7 odd?" + runtime), assistant("Yes.")]
+    await desk.ask(begins[:1], "Yes.", **more)
+    second = await desk.ask([*begins, user("(stopped) Why?\n\nAnd is 8?" + runtime)], "No.", **more)
+    asked = [*begins, user("And is 8?" + runtime), assistant("No."), user("thanks" + runtime)]
+    third = await desk.ask(asked, "Bye.", **more)
+    assert third.parent_id == second.id
+    assert desk.heard()[second.id] == [("user_reply", "thanks")]
+
+
 async def test_an_older_answer_at_the_end_of_an_unknown_history_is_not_guessed(desk: Desk) -> None:
     await desk.ask([user("one")], "first", session_id="s")
     await desk.ask([user("one"), assistant("first"), user("two")], "second", session_id="s")

@@ -156,13 +156,14 @@ class _History:
 
     def _by_last_answer(self, session: str | None, served: dict[int, Turn]) -> Found | None:
         """The last answer of the session, if the history ends in it: what stands before may be left out, summed up,
-        or written anew. Examples that a client puts before a conversation end in an answer as well, so where a name may
-        stand for several conversations, or a new one was given, only a summary shows that something came before."""
+        or written anew. Examples that a client puts before a conversation end in an answer as well. So where a name may
+        stand for several conversations, an earlier answer of ours (`served`) or a summary must show which one it is;
+        and only a summary shows that something came before a new name."""
         index = last_answer(self.asked.messages)
         if index is None or session is None:
             return None
         summed_up = is_summed_up(self.asked.messages[:index])
-        if self.session and self.asked.may_be_shared and not summed_up:
+        if self.session and self.asked.may_be_shared and not (served or summed_up):
             return None
         sessions = _with_predecessors(session) if summed_up else [session]
         turns = self.store.newest_of(self.asked.caller.key_id, sessions, 8)
