@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,35 +163,32 @@ def scripted_server() -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def embedded_server(tiny_model: Path) -> Iterator[Server]:
-    """In fp32, so that an answer must be the same to the last token alone and in company."""
+@contextmanager
+def _embedded(folder: Path, settings: EngineSettings, dtype: str) -> Iterator[Server]:
     import torch
 
     from instar.engines.embedded.backend import EmbeddedBackend
 
-    backend = EmbeddedBackend(tiny_model, SETTINGS, torch.float32)
+    backend = EmbeddedBackend(folder, settings, getattr(torch, dtype))
     server = Server(backend)
     server.call(backend.start())
     yield server
     server.call(backend.stop())
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def embedded_server(tiny_model: Path) -> Iterator[Server]:
+    """In fp32, so that an answer must be the same to the last token alone and in company."""
+    with _embedded(tiny_model, SETTINGS, "float32") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def native_server(tiny_model: Path) -> Iterator[Server]:
     """The embedded engine as it serves: in bf16, with decode steps that were compiled for this machine."""
-    import torch
-
-    from instar.engines.embedded.backend import EmbeddedBackend
-
-    settings = SETTINGS.model_copy(update={"native": "on"})
-    backend = EmbeddedBackend(tiny_model, settings, torch.bfloat16)
-    server = Server(backend)
-    server.call(backend.start())
-    yield server
-    server.call(backend.stop())
-    server.stop()
+    with _embedded(tiny_model, SETTINGS.model_copy(update={"native": "on"}), "bfloat16") as server:
+        yield server
 
 
 @pytest.fixture(params=["scripted", "embedded", pytest.param("native", marks=needs_compiler)])

@@ -17,6 +17,7 @@ from instar.engines.embedded.linear import LoraTerm, Product, RowGroup, Rows
 from instar.engines.embedded.model import Model, Stream, load_model
 from instar.errors import ModelError, RequestError
 from tests.contract.conftest import STOP, Endpoint, change_tensor, write_adapter
+from tests.kit.tiny_model import LLAMA3_ROPE
 
 CPU = torch.device("cpu")
 
@@ -239,16 +240,7 @@ def _write_model(folder: Path, kind: str, **changes: Any) -> Path:
 LEAN = ("llama", "llama3 rope", "mistral, no window", "qwen2", "qwen3")
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
-    "llama3 rope": {
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "rope_theta": 10_000.0,
-            "factor": 4.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 32,
-        }
-    },
+    "llama3 rope": {"rope_parameters": LLAMA3_ROPE},
     "mistral": {"sliding_window": 6},
     "mistral, no window": {"sliding_window": None},
     "qwen2": {"tie_word_embeddings": True},

@@ -19,11 +19,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from instar.engines.embedded import linear
 from instar.engines.embedded.adapters import Adapter
 from instar.engines.embedded.kv import StreamCache
-from instar.engines.embedded.linear import LoraTerm, Product
 from instar.engines.embedded.model import Model, Stream, load_model
 from instar.engines.embedded.native.abi import Library, Variant
+from instar.engines.embedded.native.check import random_term
 from instar.engines.embedded.native.step import NativeStep
 from tests.kit.native import needs_compiler, plain_library, real_library
+from tests.kit.tiny_model import LLAMA3_ROPE
 
 pytestmark = needs_compiler
 CPU = torch.device("cpu")
@@ -41,14 +42,6 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": CONTEXT,
     "pad_token_id": 0,
     "eos_token_id": 2,
-}
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
 }
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -141,19 +134,8 @@ def adapter_of(
     for product in {product.name: product for product in model.products.values()}.values():
         wanted = [s for path, s in product.slices.items() if not only or path.endswith(tuple(only))]
         if wanted:
-            terms[product.name] = term_of(product, wanted, source, scale, rank)
+            terms[product.name] = random_term(product, wanted, source, scale, rank)
     return Adapter(f"v{seed}", Path(), terms)
-
-
-def term_of(
-    product: Product, parts: Sequence[slice], source: torch.Generator, scale: float, rank: int
-) -> LoraTerm:
-    down = torch.randn(product.in_features, rank * len(parts), generator=source) / product.in_features**0.5
-    up = torch.zeros(rank * len(parts), product.out_features)
-    for place, outputs in enumerate(parts):
-        size = (rank, outputs.stop - outputs.start)
-        up[place * rank : (place + 1) * rank, outputs] = scale * torch.randn(size, generator=source)
-    return LoraTerm(down, up)
 
 
 def prefilled(model: Model, lengths: Sequence[int], adapters: Sequence[Adapter | None]) -> list[Stream]:

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from instar.answers import CallPart
 from instar.chat_format import ChatFormat
 from instar.config import Settings
-from instar.errors import InstarError
 from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway.asking import as_sent, sampling_of
@@ -19,7 +18,7 @@ from instar.gateway.bodies import read
 from instar.gateway.chat_tools import choice_of, tools_of
 from instar.gateway.keys import KeyRing
 from instar.gateway.logprobs import TokenLogprobs
-from instar.gateway.openai_shape import Chunks, head, usage
+from instar.gateway.openai_shape import ChoicesBuilder
 from instar.gateway.openapi import add_answering, events_of
 from instar.gateway.response_models import ChatChunk, ChatCompletion
 from instar.gateway.schemas import ChatBody
@@ -92,17 +91,13 @@ class ChatApi:
         )
 
 
-class ChatBuilder:
-    """Implements `turns.Builder`. Its events are the choices of chunks."""
+class ChatBuilder(ChoicesBuilder):
+    """Implements `turns.Builder`."""
 
     def __init__(self, serving: Serving, served_name: str, body: ChatBody, chat: ChatFormat) -> None:
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        self._serving = serving
-        self._served_name = served_name
+        super().__init__(serving, served_name, body, "chat.completion", "chat.completion.chunk")
         self._logprobs = TokenLogprobs(chat) if body.logprobs else None
-        self._chunks = Chunks(serving, served_name, "chat.completion.chunk", with_usage=with_usage)
         self._tokens: dict[int, list[Any]] = {turn.choice: [] for turn in serving.turns}
-        self._ended: dict[int, Ended] = {}
 
     def begin(self) -> list[Event]:
         return [_choice(choice, {"role": "assistant", "content": ""}) for choice in self._tokens]
@@ -121,42 +116,21 @@ class ChatBuilder:
         self._ended[ended.choice] = ended
         return [_choice(ended.choice, {}, finish=ended.finish_reason)]
 
-    def encode(self, event: Event) -> bytes:
-        return self._chunks.of(event)
-
     def ping(self) -> bytes:
         """An empty piece of an answer that is still to come: some clients take no notice of comments."""
         still = [choice for choice in self._tokens if choice not in self._ended]
         return self.encode(_choice(still[0], {"content": ""})) if still else b": ping\n\n"
 
-    def fail(self, error: InstarError) -> bytes:
-        return self._chunks.failed(error)
-
-    def close(self) -> bytes:
-        return self._chunks.done(self._response_tokens)
-
-    def whole(self) -> dict[str, Any]:
-        choices = [
-            {
-                "index": choice,
-                "message": {**ended.message, "refusal": None},
-                "logprobs": None if self._logprobs is None else self._all_logprobs(choice),
-                "finish_reason": ended.finish_reason,
-            }
-            for choice, ended in sorted(self._ended.items())
-        ]
+    def _in_whole(self, ended: Ended) -> dict[str, Any]:
         return {
-            **head(self._serving, self._served_name, "chat.completion"),
-            "choices": choices,
-            "usage": usage(self._serving, self._response_tokens),
+            "index": ended.choice,
+            "message": {**ended.message, "refusal": None},
+            "logprobs": None if self._logprobs is None else self._all_logprobs(ended.choice),
+            "finish_reason": ended.finish_reason,
         }
 
     def _all_logprobs(self, choice: int) -> dict[str, Any]:
         return {"content": self._tokens[choice], "refusal": None}
-
-    @property
-    def _response_tokens(self) -> int:
-        return sum(ended.response_tokens for ended in self._ended.values())
 
 
 def _choice(

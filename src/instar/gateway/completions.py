@@ -16,13 +16,13 @@ from starlette.responses import Response
 from instar.chat_format import ChatFormat
 from instar.config import Settings
 from instar.content import RAW
-from instar.errors import InstarError, RequestError
+from instar.errors import RequestError
 from instar.flow.exchange import ChatRequest, Ended, Piece, Serving
 from instar.flow.serve_turn import ServeTurn
 from instar.gateway.asking import as_sent, sampling_of
 from instar.gateway.bodies import read
 from instar.gateway.keys import KeyRing
-from instar.gateway.openai_shape import Chunks, head, usage
+from instar.gateway.openai_shape import ChoicesBuilder
 from instar.gateway.openapi import add_answering, events_of
 from instar.gateway.response_models import TextChunk, TextCompletion
 from instar.gateway.schemas import CompletionFields
@@ -158,17 +158,13 @@ class CompletionsApi:
         return self.chat.written_out(prompt), prompt
 
 
-class CompletionBuilder:
-    """Implements `turns.Builder`. Its events are the choices of chunks."""
+class CompletionBuilder(ChoicesBuilder):
+    """Implements `turns.Builder`."""
 
     def __init__(self, serving: Serving, served_name: str, body: CompletionBody, chat: ChatFormat) -> None:
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        self._serving = serving
-        self._served_name = served_name
-        self._chunks = Chunks(serving, served_name, "text_completion", with_usage=with_usage)
+        super().__init__(serving, served_name, body, "text_completion", "text_completion")
         self._lists = {turn.choice: _TokenLists(chat, body.logprobs) for turn in serving.turns}
         self._texts = {turn.choice: "" for turn in serving.turns}
-        self._ended: dict[int, Ended] = {}
 
     def begin(self) -> list[Event]:
         return [_choice(0, "")]
@@ -182,32 +178,12 @@ class CompletionBuilder:
         self._ended[ended.choice] = ended
         return [_choice(ended.choice, "", finish=_finish(ended))]
 
-    def encode(self, event: Event) -> bytes:
-        return self._chunks.of(event)
-
     def ping(self) -> bytes:
         return self.encode(_choice(0, ""))
 
-    def fail(self, error: InstarError) -> bytes:
-        return self._chunks.failed(error)
-
-    def close(self) -> bytes:
-        return self._chunks.done(self._response_tokens)
-
-    def whole(self) -> dict[str, Any]:
-        choices = [
-            _choice(choice, self._texts[choice], self._lists[choice].all, _finish(ended))
-            for choice, ended in sorted(self._ended.items())
-        ]
-        return {
-            **head(self._serving, self._served_name, "text_completion"),
-            "choices": choices,
-            "usage": usage(self._serving, self._response_tokens),
-        }
-
-    @property
-    def _response_tokens(self) -> int:
-        return sum(ended.response_tokens for ended in self._ended.values())
+    def _in_whole(self, ended: Ended) -> dict[str, Any]:
+        at = ended.choice
+        return _choice(at, self._texts[at], self._lists[at].all, _finish(ended))
 
 
 def _finish(ended: Ended) -> str:

@@ -52,9 +52,8 @@ class Connection(HttpToolsProtocol):  # type: ignore[misc]
         self._began_at = float(self.loop.time())  # of this request, or of the rest since the last one
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._under_way: RequestResponseCycle | None = (
-            None  # `cycle` is the newest, which may have to wait for it
-        )
+        # `cycle` is the newest request, which may have to wait for this one
+        self._under_way: RequestResponseCycle | None = None
 
     # ── coming and going ────────────────────────────────────────────────────────────────────────────────
     def connection_made(self, transport: asyncio.Transport) -> None:

@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 from instar.errors import InstarError
-from instar.flow.exchange import Serving
+from instar.flow.exchange import Ended, Serving
 from instar.gateway.errors import describe
+from instar.gateway.schemas import CompletionFields
 from instar.gateway.sse import DONE, data_event
+from instar.gateway.turns import Event
 
 
 def head(serving: Serving, served_name: str, kind: str) -> dict[str, Any]:
@@ -54,3 +56,40 @@ class Chunks:
         return (
             data_event({**self._head, "choices": [], "usage": usage(self._serving, response_tokens)}) + DONE
         )
+
+
+class ChoicesBuilder:
+    """The part of `turns.Builder` that both have. Its events are the choices of chunks.
+
+    `kind` is the whole answer's `object`, `chunk_kind` that of each chunk.
+    """
+
+    def __init__(
+        self, serving: Serving, served_name: str, body: CompletionFields, kind: str, chunk_kind: str
+    ) -> None:
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._serving = serving
+        self._head = head(serving, served_name, kind)
+        self._chunks = Chunks(serving, served_name, chunk_kind, with_usage=with_usage)
+        self._ended: dict[int, Ended] = {}
+
+    def encode(self, event: Event) -> bytes:
+        return self._chunks.of(event)
+
+    def fail(self, error: InstarError) -> bytes:
+        return self._chunks.failed(error)
+
+    def close(self) -> bytes:
+        return self._chunks.done(self._response_tokens)
+
+    def whole(self) -> dict[str, Any]:
+        choices = [self._in_whole(ended) for _, ended in sorted(self._ended.items())]
+        return {**self._head, "choices": choices, "usage": usage(self._serving, self._response_tokens)}
+
+    def _in_whole(self, ended: Ended) -> dict[str, Any]:
+        """One of the whole answer's choices."""
+        raise NotImplementedError
+
+    @property
+    def _response_tokens(self) -> int:
+        return sum(ended.response_tokens for ended in self._ended.values())

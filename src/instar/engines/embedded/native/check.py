@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -48,14 +49,20 @@ def _trial_adapter(model: Model) -> Adapter:
     """Random matrices for every layer, so large that leaving them out would be seen."""
     source = torch.Generator().manual_seed(0)
     products = {product.name: product for product in model.products.values()}
-    return Adapter("trial", Path(), {name: _term(product, source) for name, product in products.items()})
+    terms = {
+        name: random_term(product, list(product.slices.values()), source, _SCALE, _RANK)
+        for name, product in products.items()
+    }
+    return Adapter("trial", Path(), terms)
 
 
-def _term(product: Product, source: torch.Generator) -> LoraTerm:
-    parts = list(product.slices.values())
-    down = torch.randn(product.in_features, _RANK * len(parts), generator=source) / product.in_features**0.5
-    up = torch.zeros(_RANK * len(parts), product.out_features)
+def random_term(
+    product: Product, parts: Sequence[slice], source: torch.Generator, scale: float, rank: int
+) -> LoraTerm:
+    """What an adapter adds to those outputs of a product: `scale` times the length of its input, about."""
+    down = torch.randn(product.in_features, rank * len(parts), generator=source) / product.in_features**0.5
+    up = torch.zeros(rank * len(parts), product.out_features)
     for place, outputs in enumerate(parts):
-        size = (_RANK, outputs.stop - outputs.start)
-        up[place * _RANK : (place + 1) * _RANK, outputs] = _SCALE * torch.randn(size, generator=source)
+        size = (rank, outputs.stop - outputs.start)
+        up[place * rank : (place + 1) * rank, outputs] = scale * torch.randn(size, generator=source)
     return LoraTerm(down, up)
