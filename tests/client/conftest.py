@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import CHECKED_TURNS
 from tests.kit import real_openclaw
 from tests.kit.real_openclaw import OpenClaw
 from tests.kit.scripted_house import House, scripted_house
@@ -29,6 +30,7 @@ class Scene:
     house: House
     client: OpenClaw
     setting: str
+    properties: list[tuple[str, object]]
     mark: int = field(default=0)
 
     def __post_init__(self) -> None:
@@ -47,6 +49,7 @@ class Scene:
 
     def check(self, wanted: list[Told], sessions: str | None = None) -> None:
         check(self.rows(), wanted, sessions)
+        self.properties.append((CHECKED_TURNS, len(wanted)))
 
 
 @pytest.fixture(scope="session", params=list(SETTINGS))
@@ -64,10 +67,10 @@ def place(
 
 
 @pytest.fixture
-def scene(place: tuple[House, OpenClaw, str]) -> Iterator[Scene]:
+def scene(place: tuple[House, OpenClaw, str], request: pytest.FixtureRequest) -> Iterator[Scene]:
     """A scenario of its own in a place that others use too; it leaves neither faults nor delays behind."""
     house, client, setting = place
-    yield Scene(house, client, setting)
+    yield Scene(house, client, setting, request.node.user_properties)
     house.proxy.faults.clear()
     house.engine.first_token_s = house.engine.token_s = 0.0
     house.script.rules.clear()
