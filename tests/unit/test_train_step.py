@@ -34,6 +34,7 @@ class PaperTrainer:
     passed: bool = True
     error: str | None = None
     taught: bool = True
+    longest: int = 1000
     killed: bool = False
     jobs: list[UpdateJob] = field(default_factory=list)
     ahead: list[UpdateJob] = field(default_factory=list)

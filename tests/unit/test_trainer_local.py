@@ -164,7 +164,7 @@ def gradient(policy: Policy, samples: list[object]) -> torch.Tensor:
     prefixes = PrefixCache(policy)
     prepared = [Preparer(policy, SETTINGS, prefixes)(s) for s in samples]  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(policy.parameters, lr=0.0)
-    step(policy, optimizer, prepared, [], SETTINGS, prefixes)
+    step(policy, optimizer, prepared, [], SETTINGS)
     return torch.cat([p.grad.flatten() for p in policy.parameters if p.grad is not None])
 
 

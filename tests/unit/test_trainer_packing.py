@@ -13,7 +13,7 @@ from torch import Tensor
 
 from instar.trainers import attention, packing
 from instar.trainers import policy as policy_module
-from instar.trainers.packing import Pack, pack, packed_length
+from instar.trainers.packing import Pack, pack
 from instar.trainers.policy import Policy
 from tests.kit.tiny_kinds import KINDS, write_tiny_kind
 from tests.kit.tiny_model import write_tiny_model
@@ -56,7 +56,6 @@ def read_back(tree: Pack, row: int) -> tuple[list[int], list[int]]:
 def test_what_rows_share_is_laid_down_once() -> None:
     tree = pack(NESTED)
     assert len(tree.ids) == 21 + 12 + 9 + (5 + 8) + (4 + 7) + 6 + 11
-    assert packed_length(NESTED) == len(tree.ids)
     assert sorted(s.depth for s in tree.segments) == [0, 0, 21, 21, 21, 30, 30, 33, 33]
     for i, row in enumerate(NESTED):
         assert read_back(tree, i) == (list(row), list(range(len(row))))

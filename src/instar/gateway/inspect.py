@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import RequestError
+from instar.flow.fidelity import FIDELITY, summary
+from instar.flow.schedule import in_words
 from instar.flow.story import waiting_version
 from instar.gateway import response_models as models
 from instar.gateway.asking import read, version_of
@@ -137,6 +139,8 @@ class InspectApi:
             "loops": self._loops(engine_alive, beats),
             "training": {
                 "enabled": self.settings.train.enabled,
+                "mode": in_words(self.settings.train),
+                "later": beats.get("trainer", {}).get("later"),
                 "method": self.settings.train.method,
                 "waiting": counts["waiting"]["trainable"],
                 "batch_size": self.settings.train.batch_size,
@@ -144,6 +148,7 @@ class InspectApi:
                 "updates": sum(u.status == "proposed" for u in updates),
                 "last": asdict(updates[0]) if updates else None,
                 "reasons": counts.get("reasons", {}),
+                "fidelity": summary(self.store.get_state(FIDELITY)),
             },
             "counts": counts,
             "judge": {

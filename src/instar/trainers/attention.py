@@ -20,11 +20,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from instar.trainers.packing import Segment, Stretch
+from instar.trainers.packing import PRODUCTS_UP_TO, Segment, Stretch
 
 NAME = "instar_trainer"
-PRODUCTS_UP_TO = 512 * 512
-"""Queries times keys of a head up to which the matrix of scores may exist: 9.4 MB for nine heads in fp32."""
 QUERIES = 512
 """Queries of a long stretch that are computed at once where a mask is needed: it has a row for each."""
 

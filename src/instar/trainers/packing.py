@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 LEAST_SHARED = 32
 """Tokens that rows must share for a stretch of their own: each costs a few calls in every layer."""
+PRODUCTS_UP_TO = 512 * 512
+"""Queries times keys of a head up to which the matrix of scores may exist: 9.4 MB for nine heads in fp32."""
 
 Row = Sequence[int]
 Stretch = tuple[int, int]
@@ -54,6 +57,12 @@ class Pack:
     segments: list[Segment] = field(default_factory=list)
     paths: dict[int, tuple[Stretch, ...]] = field(default_factory=dict)
 
+    @property
+    def scores(self) -> int:
+        """Weights of a head that exist as matrices (attention.py)."""
+        sizes = (s.steps * (s.depth + s.steps) for s in self.segments)
+        return sum(size for size in sizes if size <= PRODUCTS_UP_TO)
+
     def places(self, row: int, begin: int = 0) -> list[int]:
         """Places of a row's tokens from `begin` on."""
         return [place for stretch in self.paths[row] for place in range(*stretch)][begin:]
@@ -75,11 +84,6 @@ def pack(rows: Sequence[Row]) -> Pack:
     return found
 
 
-def packed_length(rows: Sequence[Row]) -> int:
-    """Tokens of the pass that computes these rows."""
-    return len(pack(rows).ids)
-
-
 def _grow(into: Pack, rows: Sequence[Row], members: list[int], depth: int, past: tuple[Stretch, ...]) -> None:
     """Lay down what comes after the first `depth` tokens, which all members share; they are in order."""
     into.paths.update({i: past for i in members if len(rows[i]) == depth})
@@ -93,7 +97,7 @@ def _grow(into: Pack, rows: Sequence[Row], members: list[int], depth: int, past:
 def _families(rows: Sequence[Row], members: list[int], least: int) -> Iterator[list[int]]:
     """Runs of neighbours that share their first `least` tokens."""
     family = members[:1]
-    for before, after in zip(members, members[1:], strict=False):
+    for before, after in pairwise(members):
         if common(rows[before], rows[after]) < least:
             yield family
             family = []

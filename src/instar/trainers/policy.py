@@ -38,7 +38,7 @@ PREFIX_ROOM = 2**30
 LOGITS_CHUNK = 256
 """Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
 TREE_TOLERANCE = 0.05
-"""Relative L2 between a row in a tree and alone: bf16 leaves .01; another position or a token too many, ten times that."""
+"""Relative L2 between a row in a tree and alone: bf16 leaves .01, another position ten times that."""
 ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 
@@ -224,7 +224,7 @@ class Policy:
         """Final hidden states of the positions that predict tokens `starts[i]:` of each row, end to end.
 
         N = Σ (len(row) − start). The last position of a row predicts nothing that is known and is left out.
-        With `prefixes`, for passes without gradients, rows with a long prompt pass one by one behind what is kept of it.
+        With `prefixes`, in passes without gradients, rows with a long prompt pass one by one behind what is kept of it.
         `recompute` keeps the input of each layer alone and computes the rest again for its gradient.
         """
         kept = prefixes is not None and not torch.is_grad_enabled()
@@ -276,9 +276,7 @@ class Policy:
         """Gradient checkpointing (Chen et al., 2016), a layer at a time."""
         layers = self.body.layers if wanted and torch.is_grad_enabled() else []
         for layer in layers:
-            layer.forward = partial(
-                checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False
-            )
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
         try:
             yield
         finally:
