@@ -1,10 +1,10 @@
 """Do engine and trainer mean the same by a log-prob? The tokens of an answer, scored again by the trainer.
 
 Δ = log π_old − μ: the trainer's log-prob of a sampled token less the engine's, in nats. Under the version that sampled
-it they differ by rounding alone: hardly in fp32, by 0.03 to 0.05 a token in bf16. A turn that differs by more on average
-was sampled by something else than it says, and is set aside: its log-probs can neither tell how old it is nor correct for
-that. Turns of older versions differ by what was learned since; of them nothing is concluded. All that remains is
-corrected for token by token (losses.importance_T).
+it they differ by rounding alone: hardly in fp32, by 0.03 to 0.05 a token in bf16. A turn that differs by more on
+average was sampled by something else than it says, and is set aside: its log-probs can neither tell how old it is nor
+correct for that. Turns of older versions differ by what was learned since; of them nothing is concluded. All that
+remains is corrected for token by token (losses.importance_T).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ of e bytes, by what each operation keeps:
     5e · heads · dim      queries, what they mix, and for the fused kernel keys and values of each query head
     2e · key_heads · dim  keys and values
 
-Where layers are computed again instead (gradient checkpointing), each keeps its input, e · hidden, and only one at a time
-the rest, with its gradients.
+Where layers are computed again instead (gradient checkpointing), each keeps its input, e · hidden, and only one at a
+time the rest, with its gradients.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ LONGEST_PAUSE_S = 1.0
 
 
 def nice_for(share: float) -> int:
-    """The nice value with this share of a core beside one busy process at 0; a step is a factor of 1.25, by sched(7)."""
+    """The nice value with this share of a core beside one busy process at 0: a step is a factor of 1.25 (sched(7))."""
     return 19 if share <= 0 else max(0, min(19, round(math.log((1 - share) / share, 1.25))))
 
 
