@@ -32,12 +32,12 @@ KINDS: dict[str, dict[str, Any]] = {
 """What is special about each: windows, squashed scores, norms of queries and keys, layers without positions."""
 
 
-def write_tiny_kind(folder: Path, kind: str) -> Path:
+def write_tiny_kind(folder: Path, kind: str, **changes: Any) -> Path:
     """A causal LM of this kind in fp32."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(1)
-    config = AutoConfig.for_model(kind, **{**_COMMON, **KINDS[kind]})
+    config = AutoConfig.for_model(kind, **{**_COMMON, **KINDS[kind], **changes})
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder
