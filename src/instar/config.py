@@ -177,6 +177,12 @@ class TrainSettings(Group):
         ge=64,
         description="longest prompt plus response that is trained on, if `memory_mib` can hold it",
     )
+    gradient_tokens: int = Field(
+        0,
+        ge=0,
+        description="last tokens of a long prompt through which gradients flow; 0: through all, exactly. 256 makes "
+        "updates with long prompts several times shorter",
+    )
     memory_mib: int = Field(
         2048,
         ge=256,

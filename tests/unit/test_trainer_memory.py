@@ -85,7 +85,8 @@ policy = Policy(folder, rank=4, alpha=8)
 policy.reset(1)
 
 def resident():
-    return {k: int(v.split()[0]) * 1024 for k, v in (l.split(":") for l in open("/proc/self/status")) if k.startswith("Vm")}
+    lines = [line.split() for line in open("/proc/self/status") if line.startswith("Vm")]
+    return {line[0][:-1]: int(line[1]) * 1024 for line in lines}
 
 def once(count):
     row = [3 + i * 7919 % 250 for i in range(count + 1)]

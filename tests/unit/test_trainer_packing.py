@@ -193,6 +193,21 @@ def test_in_bf16_a_tree_is_as_close_as_rounding_lets_it_be(
     assert torch.cosine_similarity(gradient, expected, 0) > 0.99
 
 
+def test_a_window_lets_gradients_flow_through_the_end_of_a_prompt_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_module, "LONG", 8)
+    policy = with_adapter(Policy(write_tiny_model(tmp_path), rank=4, alpha=8, dtype=torch.float32))
+    kept, found = policy_module.PrefixCache(policy), {}
+    for window in (0, 9, 99):
+        hidden_ND = policy.hidden_ND(NESTED, STARTS, kept, window=window)
+        gradient = torch.autograd.grad(hidden_ND.square().sum(), policy.parameters)
+        found[window] = hidden_ND.detach(), torch.cat([g.flatten() for g in gradient])
+    assert torch.allclose(found[9][0], found[0][0], atol=1e-5)
+    assert distance(found[99][1], found[0][1]) < 1e-5, "it holds the whole of every prompt"
+    assert distance(found[9][1], found[0][1]) > 1e-2
+
+
 def test_prompts_kept_for_passes_without_gradients_are_not_used_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,7 +129,7 @@ def run_update(
     before = trial.look() if trial else None
     metrics["lr"] = learning_rate(job, samples)
     optimizer = make_optimizer(policy, settings, metrics["lr"], parent_of(job))
-    metrics["steps"] = train(policy, optimizer, teaching, job)
+    metrics["steps"] = train(policy, optimizer, teaching, job, prefixes)
     out = Path(job.out_dir)
     out.mkdir(parents=True, exist_ok=True)
     policy.save(out)
@@ -176,6 +176,7 @@ def train(
     optimizer: torch.optim.Optimizer,
     teaching: Sequence[Prepared],
     job: UpdateJob,
+    prefixes: PrefixCache,
 ) -> list[dict[str, float]]:
     """All passes over the batch in shuffled micro-batches. Returns the losses of each step."""
     settings, choose = job.settings, random.Random(job.seed)
@@ -186,7 +187,7 @@ def train(
         choose.shuffle(order)
         for at in range(0, len(order), size):
             pulled = choose.sample(anchors, min(ANCHORS, len(anchors)))
-            steps.append(step(policy, optimizer, order[at : at + size], pulled, settings))
+            steps.append(step(policy, optimizer, order[at : at + size], pulled, settings, prefixes))
     return steps
 
 
@@ -240,16 +241,19 @@ def step(
     part: Sequence[Prepared],
     anchors: Sequence[Anchor],
     settings: dict[str, Any],
+    prefixes: PrefixCache | None = None,
 ) -> dict[str, float]:
-    """One optimizer step on a micro-batch and its anchors. Returns the loss by component, per sample."""
+    """One optimizer step on a micro-batch and its anchors. Returns the loss by component, per sample.
+
+    `prefixes` serve `settings["gradient_tokens"]`, where gradients do not flow through whole prompts.
+    """
     optimizer.zero_grad(set_to_none=True)
     totals: dict[str, float] = {}
     memory = memory_of(policy, settings)
     for group in memory.groups([p.row[:-1] for p in part]):
-        for name, value in add_gradients(
-            policy, [part[i] for i in group], len(part), settings, memory
-        ).items():
-            totals[name] = totals.get(name, 0.0) + value
+        some = [part[i] for i in group]
+        found = add_gradients(policy, some, len(part), settings, memory, prefixes)
+        totals = {name: totals.get(name, 0.0) + found.get(name, 0.0) for name in {**totals, **found}}
     weight = float(settings["anchor_kl"])
     if weight and anchors:
         pull = anchor_kl(policy, anchors)
@@ -267,13 +271,19 @@ def memory_of(policy: Policy, settings: dict[str, Any]) -> Memory:
 
 
 def add_gradients(
-    policy: Policy, part: Sequence[Prepared], share: int, settings: dict[str, Any], memory: Memory
+    policy: Policy,
+    part: Sequence[Prepared],
+    share: int,
+    settings: dict[str, Any],
+    memory: Memory,
+    prefixes: PrefixCache | None,
 ) -> dict[str, float]:
     """The backward pass of samples that fit into one pass. Returns their losses by component, each a `share`-th."""
     totals: dict[str, float] = {}
     rows, starts = [p.row for p in part], [p.start for p in part]
     recompute = memory.plain(pack([row[:-1] for row in rows])) > memory.bound
-    hidden_ND = policy.hidden_ND(rows, starts, recompute=recompute)
+    window = int(settings.get("gradient_tokens", 0))
+    hidden_ND = policy.hidden_ND(rows, starts, prefixes, recompute=recompute, window=window)
     leaf_ND = hidden_ND.detach().requires_grad_(True)
     at = 0
     for item in part:

@@ -220,14 +220,16 @@ class Policy:
         prefixes: PrefixCache | None = None,
         *,
         recompute: bool = False,
+        window: int = 0,
     ) -> Tensor:
         """Final hidden states of the positions that predict tokens `starts[i]:` of each row, end to end.
 
         N = Σ (len(row) − start). The last position of a row predicts nothing that is known and is left out.
-        With `prefixes`, in passes without gradients, rows with a long prompt pass one by one behind what is kept of it.
+        With `prefixes`, in passes without gradients, rows with a long prompt pass one by one behind what is kept of it;
+        with a `window`, in passes with gradients too, which then flow through so many of its last tokens alone.
         `recompute` keeps the input of each layer alone and computes the rest again for its gradient.
         """
-        kept = prefixes is not None and not torch.is_grad_enabled()
+        kept = prefixes is not None and (window > 0 or not torch.is_grad_enabled())
         long = [i for i, s in enumerate(starts) if kept and is_long(s)]
         short = [i for i in range(len(rows)) if i not in long]
         found: dict[int, Tensor] = {}
@@ -238,7 +240,7 @@ class Policy:
             found.update(zip(short, parts, strict=True))
         for i in long:
             assert prefixes is not None
-            found[i] = self._after_prefix(rows[i], starts[i], prefixes)
+            found[i] = self._after_prefix(rows[i], starts[i], prefixes, window)
         return torch.cat([found[i] for i in range(len(rows))])
 
     def _as_tree(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Tensor]:
@@ -255,9 +257,12 @@ class Policy:
         hidden_BTD = self._forward(ids_BT)
         return [hidden_BTD[i, s - 1 : len(r) - 1] for i, (r, s) in enumerate(zip(rows, starts, strict=True))]
 
-    def _after_prefix(self, row: Sequence[int], start: int, prefixes: PrefixCache) -> Tensor:
+    def _after_prefix(self, row: Sequence[int], start: int, prefixes: PrefixCache, window: int) -> Tensor:
+        cut = max(0, start - window) if torch.is_grad_enabled() else start - 1
         past = prefixes.get(row[: start - 1])
-        return self._forward(torch.as_tensor([list(row[start - 1 : -1])]), past=past)[0]
+        past.crop(cut)
+        hidden_BTD = self._forward(torch.as_tensor([list(row[cut:-1])]), past=past)
+        return hidden_BTD[0, start - 1 - cut :]
 
     def _forward(
         self, ids_BT: Tensor, *, past: DynamicCache | None = None, tree: Pack | None = None
