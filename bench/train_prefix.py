@@ -3,9 +3,9 @@
     python -m bench.train_prefix [--prefix 2000] [--turns 8] [--own 60] [--rounds 3] [--model starter]
 
 One thread, processor seconds. An update is what the trainer does with its default settings and without anchors: score
-each turn by policy and teacher, then two passes in micro-batches of four. Rounds are interleaved, and ratios are medians
-within this run. Gradients are compared in fp32, each turn by the model's own plain pass, without a tree. Prints a table
-and writes results/train_prefix.json.
+each turn by policy and teacher, then two passes in micro-batches of four. Rounds are interleaved, and ratios are
+medians within this run. Gradients are compared in fp32, each turn by the model's own plain pass, without a tree. Prints
+a table and writes results/train_prefix.json.
 """
 
 from __future__ import annotations

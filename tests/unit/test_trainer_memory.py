@@ -34,6 +34,8 @@ def test_a_turn_of_17000_tokens_fits_the_starter_model_by_default() -> None:
     assert memory.longest() >= 17_000
     row = list(range(17_000))
     assert memory.recomputed(pack([row])) <= memory.bound < memory.plain(pack([row]))
+    assert memory.must_recompute(pack([row]))
+    assert not memory.must_recompute(pack([row[:900]])), "a batch of short turns keeps everything"
     assert memory.recomputed(pack([list(range(memory.longest() + 2))])) > memory.bound
 
 
@@ -108,11 +110,12 @@ def test_what_a_pass_takes_is_what_was_reckoned(tmp_path: Path) -> None:
     """Peak of the resident memory of a process of its own, with everything kept and with layers computed again."""
     from tests.kit.tiny_kinds import write_tiny_kind
 
-    folder = write_tiny_kind(tmp_path, "llama", num_hidden_layers=12, max_position_embeddings=8192)
+    size = {"num_hidden_layers": 24, "hidden_size": 128, "intermediate_size": 256, "head_dim": 32}
+    folder = write_tiny_kind(tmp_path, "llama", **size, max_position_embeddings=4096)
     found = {}
     for how in ("plain", "again"):
         told = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROBE, str(folder), "4000", how],
+            [sys.executable, "-W", "ignore", "-c", PROBE, str(folder), "3000", how],
             stdout=subprocess.PIPE,
             check=True,
         )

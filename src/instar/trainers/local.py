@@ -281,7 +281,7 @@ def add_gradients(
     """The backward pass of samples that fit into one pass. Returns their losses by component, each a `share`-th."""
     totals: dict[str, float] = {}
     rows, starts = [p.row for p in part], [p.start for p in part]
-    recompute = memory.plain(pack([row[:-1] for row in rows])) > memory.bound
+    recompute = memory.must_recompute(pack([row[:-1] for row in rows]))
     window = int(settings.get("gradient_tokens", 0))
     hidden_ND = policy.hidden_ND(rows, starts, prefixes, recompute=recompute, window=window)
     leaf_ND = hidden_ND.detach().requires_grad_(True)

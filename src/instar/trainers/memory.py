@@ -29,6 +29,8 @@ MIB = 2**20
 DEFAULT_MIB = 2048
 SLACK = 1.25
 """What the allocator and short-lived copies add."""
+KEPT_SHARE = 0.5
+"""Share of the bound up to which everything is kept."""
 LOGITS = 256 * 4 * 4
 """Bytes a token of the vocabulary: 256 positions in fp32, four times over with gradients."""
 SCORE_BYTES = 6
@@ -91,6 +93,10 @@ class Memory:
     def recomputed(self, tree: Pack) -> int:
         """Bytes of a pass that keeps the input of each layer."""
         return self._sum(len(tree.ids) * self._a_token() + self._scores(tree))
+
+    def must_recompute(self, tree: Pack) -> bool:
+        """Whether layers are to be computed again: what an update hardly needs is left to the others."""
+        return self.plain(tree) > KEPT_SHARE * self.bound
 
     def longest(self) -> int:
         """Tokens of the longest row that fits."""
