@@ -29,7 +29,7 @@ MIB = 2**20
 DEFAULT_MIB = 2048
 SLACK = 1.25
 """What the allocator and short-lived copies add."""
-KEPT_SHARE = 0.5
+KEPT_SHARE = 0.85
 """Share of the bound up to which everything is kept."""
 LOGITS = 256 * 4 * 4
 """Bytes a token of the vocabulary: 256 positions in fp32, four times over with gradients."""
