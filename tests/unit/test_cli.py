@@ -319,11 +319,14 @@ def test_status_tells_whose_ratings_move_nothing_and_why(instar: Any, server: Fa
 def test_status_tells_when_it_trains_and_what_it_waits_for(instar: Any, server: FakeServer) -> None:
     training = {**FACTS["training"], "mode": "between 02:00 and 06:00", "later": "waits for 02:00"}  # type: ignore[dict-item]
     server.answers["/v1/status"] = (200, {**FACTS, "training": training})
-    assert "between 02:00 and 06:00; waits for 02:00\n" in instar("status").out
-    server.answers["/v1/status"] = (200, {**FACTS, "training": {**training, "later": None}})
-    assert "between 02:00 and 06:00\n" in instar("status").out
-    server.answers["/v1/status"] = (200, {**FACTS, "training": {**training, "running": True}})
-    assert "waits for 02:00" not in instar("status").out, "an update that has begun waits for nothing"
+    assert "training between 02:00 and 06:00; waits for 02:00 updates" in in_one_line(instar("status").out)
+    for idle in ({"later": None}, {"running": True}):  # an update that has begun waits for nothing
+        server.answers["/v1/status"] = (200, {**FACTS, "training": {**training, **idle}})
+        assert "training between 02:00 and 06:00 updates" in in_one_line(instar("status").out)
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def test_status_tells_how_far_engine_and_trainer_disagree(instar: Any, server: FakeServer) -> None:
@@ -332,10 +335,12 @@ def test_status_tells_how_far_engine_and_trainer_disagree(instar: Any, server: F
     found = {"last": last, "turns": 30, "set_aside": 4, "alarm": "They disagree."}
     training = {**FACTS["training"], "fidelity": found}  # type: ignore[dict-item]
     server.answers["/v1/status"] = (200, {**FACTS, "training": training})
-    ran = instar("status")
-    assert "engine and trainer 0.0312 nats a token apart, 0.4 at most, ratio 1.002, over 8 turns" in ran.out
-    assert "(bfloat16: up to 0.2; 1 set aside)" in ran.out
-    assert "log-probs: They disagree.\n" in ran.out
+    told = in_one_line(instar("status").out)
+    figures = (
+        "0.0312 nats a token apart, 0.4 at most, ratio 1.002, over 8 turns (bfloat16: up to 0.2; 1 set aside)"
+    )
+    assert f"log-probs engine and trainer {figures}" in told
+    assert "log-probs: They disagree." in told
 
 
 def test_status_as_json_is_the_servers_own(instar: Any, server: FakeServer) -> None:

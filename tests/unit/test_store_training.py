@@ -56,7 +56,7 @@ def test_oldest_first_and_no_more_than_asked_for(scene: Scene) -> None:
 
 def test_what_is_too_long_carries_its_reason(scene: Scene) -> None:
     scene.corrected("short")
-    scene.corrected("long", prompt_ids=[1] * 9)
+    scene.corrected("long", outcome={"prompt_ids": [1] * 9})
     found = scene.store.trainable(9, current=0, max_staleness=4, longest=10)
     assert [s.turn_id for s in found] == ["short"]
     assert (reason(scene, "short"), reason(scene, "long")) == (None, "too_long")
