@@ -192,8 +192,8 @@ def test_prompts_are_held_as_far_as_there_is_room_those_used_last(policy: Policy
 @pytest.mark.usefixtures("narrow")
 def test_a_prompt_longer_than_the_room_is_held_alone(policy: Policy, read: list[int]) -> None:
     prefixes = PrefixCache(policy, room=1)
-    assert prefixes.get(tokens(40, seed=1)).get_seq_length() == 40
-    assert prefixes.get(tokens(40, seed=1)).get_seq_length() == 40
+    assert prefixes.get(tokens(40, seed=1), 30).get_seq_length() == 30
+    assert prefixes.get(tokens(40, seed=1), 35).get_seq_length() == 35
     assert read == [40]
 
 

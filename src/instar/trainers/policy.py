@@ -71,11 +71,11 @@ class PrefixCache:
             self._held.clear()
             self._version = version
 
-    def get(self, ids: Sequence[int]) -> DynamicCache:
-        """A cache of these ids, which may be extended by the caller."""
+    def get(self, ids: Sequence[int], length: int | None = None) -> DynamicCache:
+        """A cache of the first `length` of these ids (by default all), which may be extended by the caller."""
         handed = DynamicCache()
         for number, layer in enumerate(self.read(ids).layers):
-            handed.update(layer.keys, layer.values, number)
+            handed.update(layer.keys[:, :, :length], layer.values[:, :, :length], number)
         return handed
 
     def read(self, ids: Sequence[int]) -> DynamicCache:
@@ -259,8 +259,7 @@ class Policy:
 
     def _after_prefix(self, row: Sequence[int], start: int, prefixes: PrefixCache, window: int) -> Tensor:
         cut = max(0, start - window) if torch.is_grad_enabled() else start - 1
-        past = prefixes.get(row[: start - 1])
-        past.crop(cut)
+        past = prefixes.get(row[: start - 1], cut)
         hidden_BTD = self._forward(torch.as_tensor([list(row[cut:-1])]), past=past)
         return hidden_BTD[0, start - 1 - cut :]
 
