@@ -30,7 +30,7 @@ from instar.trainers.prepare import Prepared, Preparer
 RESULTS = Path(__file__).parent / "results" / "train_prefix.json"
 SETTINGS: dict[str, Any] = {
     "top_k": 20, "guidance": 1.0, "teacher": "base", "clip_low": 0.2, "clip_high": 0.28, "anchor_kl": 0.0,
-    "memory_mib": 2048,
+    "memory_mib": 3072,
 }  # fmt: skip
 MICRO_BATCH, PASSES = 4, 2
 TARGET = 2.5

@@ -184,7 +184,7 @@ class TrainSettings(Group):
         "updates with long prompts several times shorter",
     )
     memory_mib: int = Field(
-        2048,
+        3072,
         ge=256,
         description="MiB that an update may take beside the model; never more than half of the machine's",
     )

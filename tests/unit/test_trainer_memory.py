@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from instar.config import TrainSettings
 from instar.errors import TrainingError
 from instar.trainers import packing
-from instar.trainers.memory import MIB, Memory, Shape, memory_for
+from instar.trainers.memory import DEFAULT_MIB, MIB, Memory, Shape, memory_for
 from instar.trainers.packing import pack
 from tests.kit.tiny_model import write_chat_files
 
@@ -30,8 +31,9 @@ def test_the_shape_is_read_from_the_models_own_file(tmp_path: Path) -> None:
 
 
 def test_a_turn_of_17000_tokens_fits_the_starter_model_by_default() -> None:
-    memory = Memory(STARTER, 2048 * MIB)
+    memory = Memory(STARTER, DEFAULT_MIB * MIB)
     assert memory.longest() >= 17_000
+    assert TrainSettings().memory_mib == DEFAULT_MIB
     row = list(range(17_000))
     assert memory.recomputed(pack([row])) <= memory.bound < memory.plain(pack([row]))
     assert memory.must_recompute(pack([row]))
@@ -76,12 +78,12 @@ def test_rows_go_together_as_far_as_they_fit_and_share(monkeypatch: pytest.Monke
 PROBE = """
 import json, sys, torch
 from pathlib import Path
-from instar.trainers.child import keep_memory
+from instar.trainers.heap import handing_back, keep_freed
 from instar.trainers.memory import Memory, Shape
 from instar.trainers.packing import pack
 from instar.trainers.policy import Policy
 
-keep_memory()
+keep_freed()
 torch.set_num_threads(1)
 folder, tokens, recompute = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "again"
 policy = Policy(folder, rank=4, alpha=8)
@@ -93,11 +95,11 @@ def resident():
 
 def once(count):
     row = [3 + i * 7919 % 250 for i in range(count + 1)]
-    hidden = policy.hidden_ND([row], [count - 8], recompute=recompute)
-    hidden.float().square().sum().backward()
+    with handing_back(recompute):
+        hidden = policy.hidden_ND([row], [count - 8], recompute=recompute)
+        hidden.float().square().sum().backward()
 
 once(64)
-Path("/proc/self/clear_refs").write_text("5")
 before = resident()["VmRSS"]
 once(tokens)
 memory, tree = Memory(Shape.of(folder), 0), pack([list(range(tokens))])
@@ -106,23 +108,22 @@ print(json.dumps({"took": resident()["VmHWM"] - before, "plain": memory.plain(tr
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak is Linux's to tell")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is Linux's to tell")
 def test_what_a_pass_takes_is_what_was_reckoned(tmp_path: Path) -> None:
-    """Peak of the resident memory of a process of its own, with everything kept and with layers computed again."""
+    """Peak of the resident memory of a process of its own, where layers are computed again, and where all is kept."""
     from tests.kit.tiny_kinds import write_tiny_kind
 
     size = {"num_hidden_layers": 24, "hidden_size": 128, "intermediate_size": 256, "head_dim": 32}
     folder = write_tiny_kind(tmp_path, "llama", **size, max_position_embeddings=4096)
     found = {}
-    for how in ("plain", "again"):
+    for how in ("again", "plain"):
         told = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROBE, str(folder), "3000", how],
+            [sys.executable, "-W", "ignore", "-c", PROBE, str(folder), "2500", how],
             stdout=subprocess.PIPE,
             check=True,
         )
         found[how] = json.loads(told.stdout)
-        reckoned, took = found[how][how], found[how]["took"]
-        print(f"{how}: reckoned {reckoned / MIB:.0f} MiB, took {took / MIB:.0f}")
-        assert 0.3 * reckoned < took <= reckoned
+        print(f"{how}: reckoned {found[how][how] / MIB:.0f} MiB, took {found[how]['took'] / MIB:.0f}")
+    assert 0.3 * found["again"]["again"] < found["again"]["took"] <= found["again"]["again"]
     assert found["again"]["took"] < 0.5 * found["plain"]["took"]
     assert found["again"]["gradient"] == pytest.approx(found["plain"]["gradient"], rel=1e-5)

@@ -10,7 +10,6 @@ would stall every chat. When its stdin ends, its parent is gone and it ends at o
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import queue
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from instar.errors import InstarError
+from instar.trainers.heap import keep_freed
 
 
 def yield_to_others(way: str, nice: int) -> None:
@@ -42,18 +42,6 @@ def bound_threads(threads: int) -> None:
     os.environ.update(
         dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     )
-
-
-def keep_memory() -> None:
-    """Ask glibc not to hand freed memory back: the same gigabyte is needed in every step (30 % of its time)."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # another C library
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
-    mallopt(mmap_threshold, 2**30)
-    mallopt(trim_threshold, 2**31 - 1)
-    mallopt(top_pad, 2**26)
 
 
 def read_jobs(source: IO[str], jobs: queue.SimpleQueue[str]) -> None:
@@ -92,7 +80,7 @@ def main(arguments: list[str]) -> None:
     if way != "normal":
         yield_to_others(way, nice)
     bound_threads(threads)
-    keep_memory()
+    keep_freed()
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=read_jobs, args=(sys.stdin, jobs), name="lifeline", daemon=True).start()
     import torch

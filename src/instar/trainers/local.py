@@ -32,6 +32,7 @@ from instar.trainers.canaries import chat_of
 from instar.trainers.consistency import consistent
 from instar.trainers.fidelity import ALL_SET_ASIDE, compare, is_apart, mismatch
 from instar.trainers.gate import Gate
+from instar.trainers.heap import handing_back
 from instar.trainers.memory import DEFAULT_MIB, Memory, memory_for
 from instar.trainers.packing import pack
 from instar.trainers.policy import LOGITS_CHUNK, Policy, PrefixCache, is_long
@@ -279,12 +280,23 @@ def add_gradients(
     prefixes: PrefixCache | None,
 ) -> dict[str, float]:
     """The backward pass of samples that fit into one pass. Returns their losses by component, each a `share`-th."""
-    totals: dict[str, float] = {}
     rows, starts = [p.row for p in part], [p.start for p in part]
     recompute = memory.must_recompute(pack([row[:-1] for row in rows]))
     window = int(settings.get("gradient_tokens", 0))
-    hidden_ND = policy.hidden_ND(rows, starts, prefixes, recompute=recompute, window=window)
-    leaf_ND = hidden_ND.detach().requires_grad_(True)
+    with handing_back(recompute):
+        hidden_ND = policy.hidden_ND(rows, starts, prefixes, recompute=recompute, window=window)
+        leaf_ND = hidden_ND.detach().requires_grad_(True)
+        totals = add_losses(policy, part, share, settings, leaf_ND)
+        assert leaf_ND.grad is not None
+        torch.autograd.backward(hidden_ND, leaf_ND.grad)
+    return totals
+
+
+def add_losses(
+    policy: Policy, part: Sequence[Prepared], share: int, settings: dict[str, Any], leaf_ND: Tensor
+) -> dict[str, float]:
+    """The losses' gradients to the hidden states, a few positions at a time: logits take the most memory of all."""
+    totals: dict[str, float] = {}
     at = 0
     for item in part:
         length = len(item.sample.response_ids)
@@ -297,8 +309,6 @@ def add_gradients(
             for name, value in terms.items():
                 totals[name] = totals.get(name, 0.0) + float(value.detach()) / share
         at += length
-    assert leaf_ND.grad is not None
-    torch.autograd.backward(hidden_ND, leaf_ND.grad)
     return totals
 
 

@@ -26,9 +26,11 @@ from instar.errors import TrainingError
 from instar.trainers.packing import Pack, Row, pack
 
 MIB = 2**20
-DEFAULT_MIB = 2048
-SLACK = 1.25
-"""What the allocator and short-lived copies add."""
+DEFAULT_MIB = 3072
+SLACK = 1.8
+"""What short-lived copies and the allocator add, measured: tests/unit/test_trainer_memory.py."""
+FIXED = 64 * MIB
+"""What a pass of any length takes: scratch space of the libraries."""
 KEPT_SHARE = 0.85
 """Share of the bound up to which everything is kept."""
 LOGITS = 256 * 4 * 4
@@ -120,7 +122,7 @@ class Memory:
         return SCORE_BYTES * self.shape.heads * tree.scores
 
     def _sum(self, activations: int) -> int:
-        return int(SLACK * activations) + LOGITS * self.shape.vocabulary
+        return FIXED + int(SLACK * activations) + LOGITS * self.shape.vocabulary
 
 
 def memory_for(model_dir: Path, bound_mib: int, element: int = 2) -> Memory:
