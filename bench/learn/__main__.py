@@ -6,8 +6,8 @@
     python -m bench.learn --full --list               which cells are there, running and missing
     python -m bench.learn --compare                   the fast path beside the real server
 
-Cells lie in bench/results/raw and are not run again for the same code and plan. Figures go to bench/results/learn.json,
-plots to docs/img; those of anything but --full go beside the raw cells.
+Cells lie in bench/results/cells and are not run again for the same code and plan. Figures go to
+bench/results/learn.json, plots to docs/img; those of anything but --full go to bench/results/raw.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.learn.arms import ARMS, BOTH, FAST
-from bench.learn.cells import RESULTS, ROOT, Cell, Cells
+from bench.learn.cells import CELLS, RESULTS, ROOT, Cell, Cells
 from bench.learn.figures import all_figures, base_plans
 from bench.learn.goals import goals
 from bench.learn.plan import (
@@ -146,7 +146,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--fresh", action="store_true", help="run cells again that are there")
     add("--stale", action="store_true", help="show cells too that older code made")
     add("--keep", type=Path, help="put the cells' data folders here and keep them")
-    add("--cells", type=Path, default=RESULTS / "raw", help="where cells are kept")
+    add("--cells", type=Path, default=CELLS, help="where cells are kept")
     add("--results", type=Path, help="where figures go")
     add("--img", type=Path, help="where plots go")
     options = parser.parse_args(arguments)
@@ -162,11 +162,11 @@ def _with_defaults(options: argparse.Namespace) -> argparse.Namespace:
     options.jobs = options.jobs or (min(2, os.cpu_count() or 1) if options.short else 1)
     if options.compare and not options.full:
         options.path = BOTH
-    raw = options.cells
+    aside = RESULTS / "raw" if options.cells == CELLS else options.cells
     options.results = options.results or (
-        RESULTS / "learn.json" if options.full else raw / "learn-figures.json"
+        RESULTS / "learn.json" if options.full else aside / "learn-figures.json"
     )
-    options.img = options.img or (ROOT / "docs" / "img" if options.full else raw / "img")
+    options.img = options.img or (ROOT / "docs" / "img" if options.full else aside / "img")
     return options
 
 

@@ -1,11 +1,12 @@
 """Stored cells. A cell is run once for the same plan and the same code, by one process at a time.
 
-bench/results/raw/learn-fast-oracle-combined-plain-0.json        a finished cell
-bench/results/raw/learn-fast-oracle-combined-plain-0.json.lock   held while it is being run; freed if its runner dies
+bench/results/cells/learn-fast-oracle-combined-plain-0.json.gz        a finished cell, kept in the repository
+bench/results/cells/learn-fast-oracle-combined-plain-0.json.gz.lock   held while it is run; freed if its runner dies
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from bench.server import machine, source
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
+CELLS = RESULTS / "cells"
 PRODUCT = ("src/instar",)
 _CELL_MODULES = ("api", "arms", "cell", "fast", "full_weights", "inside", "plan", "probe", "published")
 BENCHMARK = (
@@ -69,19 +71,19 @@ class Cells:
     fresh: bool = False
 
     @staticmethod
-    def here(folder: Path = RESULTS / "raw", *, fresh: bool = False) -> Cells:
+    def here(folder: Path = CELLS, *, fresh: bool = False) -> Cells:
         folder.mkdir(parents=True, exist_ok=True)
         return Cells(folder, code(), fresh)
 
     def path(self, plan: Plan) -> Path:
-        return self.folder / f"learn-{plan.name}.json"
+        return self.folder / f"learn-{plan.name}.json.gz"
 
     def load(self, plan: Plan) -> Cell | None:
         """The stored cell of this plan, whatever code made it; None if there is none of just this plan."""
         path = self.path(plan)
         if not path.is_file():
             return None
-        cell: Cell = json.loads(path.read_text("utf-8"))
+        cell: Cell = json.loads(gzip.decompress(path.read_bytes()))
         return cell if cell.get("plan") == plan.json() else None
 
     def is_current(self, cell: Cell) -> bool:
@@ -106,7 +108,7 @@ class Cells:
             return True
 
     def _lock_path(self, plan: Plan) -> Path:
-        return self.path(plan).with_suffix(".json.lock")
+        return self.path(plan).with_suffix(".gz.lock")
 
     def ensure(self, plan: Plan, run: Callable[[Plan], Cell]) -> Cell | None:
         """The stored cell, or a new one. None if another process is running it now."""
@@ -140,5 +142,6 @@ class Cells:
     @staticmethod
     def _write(path: Path, cell: Cell) -> None:
         draft = path.with_suffix(".tmp")
-        draft.write_text(json.dumps(cell, ensure_ascii=False) + "\n", "utf-8")
+        text = json.dumps(cell, ensure_ascii=False) + "\n"
+        draft.write_bytes(gzip.compress(text.encode(), mtime=0))  # the same cell gives the same bytes
         draft.replace(path)

@@ -76,7 +76,7 @@ def test_fresh_runs_again(cells: Cells) -> None:
 def test_a_cell_that_is_being_run_is_left_alone(cells: Cells) -> None:
     run = Runner()
     assert cells.state(PLAN) == MISSING
-    with FileLock(cells.path(PLAN).with_suffix(".json.lock")):
+    with FileLock(cells.path(PLAN).with_suffix(".gz.lock")):
         assert cells.state(PLAN) == RUNNING
         assert cells.ensure(PLAN, run) is None
     assert cells.state(PLAN) == MISSING
