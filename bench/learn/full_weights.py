@@ -18,10 +18,11 @@ from typing import Any
 import torch
 
 from instar.records import UpdateJob, UpdateResult
+from instar.trainers.fidelity import mismatch
 from instar.trainers.gate import Gate
 from instar.trainers.local import check, learning_rate, says, step
 from instar.trainers.policy import Policy, PrefixCache
-from instar.trainers.prepare import Preparer, mismatch
+from instar.trainers.prepare import Preparer
 
 NOTE = "full_weights.json"
 
@@ -116,7 +117,7 @@ def train_all_weights(job: UpdateJob, policy: FullWeights, gate: Gate | None) ->
         order = choose.sample(range(len(teaching)), len(teaching))
         for at in range(0, len(order), size):
             part = [teaching[i] for i in order[at : at + size]]
-            metrics["steps"].append(step(policy, policy.optimizer, part, [], job.settings, prefixes))
+            metrics["steps"].append(step(policy, policy.optimizer, part, [], job.settings))
             policy.stepped()
     out = Path(job.out_dir)
     out.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ the trainer without a child."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -128,6 +129,11 @@ class InProcessTrainer:
         if isinstance(policy, FullWeights):
             return train_all_weights(job, policy, gate)
         return run_update(job, policy, gate, self._bench.reviser, self._bench.prefixes)
+
+    @property
+    def longest(self) -> int:
+        """Whatever the settings allow."""
+        return sys.maxsize
 
     def look_ahead(self, job: UpdateJob) -> None:
         if isinstance(self._bench.policy, FullWeights):

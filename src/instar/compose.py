@@ -178,7 +178,10 @@ def run_trainer(settings: Settings, state: RunState) -> None:
 def build_trainer(settings: Settings, state: RunState) -> Any:
     from instar.trainers.process import ProcessTrainer
 
-    return ProcessTrainer(state.model_dir, settings.train.threads)
+    train = settings.train
+    return ProcessTrainer(
+        state.model_dir, train.threads, min_share=train.min_share, memory_mib=train.memory_mib
+    )
 
 
 def build_train_step(settings: Settings, state: RunState, store: Store, trainer: Any) -> TrainStep:

@@ -7,6 +7,7 @@ command line.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -126,10 +127,29 @@ class JudgeSettings(Group):
         return self
 
 
+_TIME = r"([01]\d|2[0-3]):[0-5]\d"
+_HOURS = re.compile(f"{_TIME}-{_TIME}", re.ASCII)
+
+
 class TrainSettings(Group):
     """How the model learns."""
 
     enabled: bool = Field(True, description="whether it learns at all")
+    mode: Literal["always", "idle", "hours"] = Field(
+        "always",
+        description="when an update may start: 'always', 'idle' (after `idle_s` without a request) or 'hours' "
+        "(within `hours`)",
+    )
+    idle_s: float = Field(60.0, gt=0, description="seconds without a request, for mode = idle")
+    hours: str = Field(
+        "02:00-06:00", description="local time of day, for mode = hours; may pass midnight: `22:00-06:00`"
+    )
+    min_share: float = Field(
+        0.1,
+        ge=0,
+        le=0.5,
+        description="share of a core that an update gets even while answers keep all cores busy",
+    )
     method: Literal["binary_rl", "opd", "combined"] = Field(
         "combined", description="verdicts (binary_rl), the user's words (opd), or both (combined)"
     )
@@ -157,10 +177,32 @@ class TrainSettings(Group):
     max_staleness: int = Field(
         4, ge=0, description="versions after which a sample is too old for pg and distill"
     )
-    max_tokens: int = Field(4096, ge=64, description="longest prompt plus response that is trained on")
+    max_tokens: int = Field(
+        32_768,
+        ge=64,
+        description="longest prompt plus response that is trained on, if `memory_mib` can hold it",
+    )
+    gradient_tokens: int = Field(
+        256,
+        ge=0,
+        description="last tokens of a long prompt through which gradients flow; 0: through all, exactly, and several "
+        "times slower where prompts share nothing",
+    )
+    memory_mib: int = Field(
+        3072,
+        ge=256,
+        description="MiB that an update may take beside the model; never more than half of the machine's",
+    )
     threads: int = Field(1, ge=1, description="compute threads of an update")
     poll_s: float = Field(0.5, gt=0, description="seconds between two looks for work")
     seed: int = Field(0, description="fixes every random choice of an update")
+
+    @field_validator("hours")
+    @classmethod
+    def _is_a_stretch_of_the_day(cls, hours: str) -> str:
+        if not _HOURS.fullmatch(hours) or hours[:5] == hours[6:]:
+            raise ValueError("write a beginning and another end on the 24-hour clock, such as 02:00-06:00")
+        return hours
 
 
 class GateSettings(Group):

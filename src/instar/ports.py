@@ -190,14 +190,21 @@ class Store(Ratings, Protocol):
 
     # ── the trainer's side ────────────────────────────────────────────────────────────────────────────
     def trainable(
-        self, limit: int, *, current: int, max_staleness: int, held_back: float = 0.0
+        self,
+        limit: int,
+        *,
+        current: int,
+        max_staleness: int,
+        held_back: float = 0.0,
+        longest: int | None = None,
     ) -> list[Sample]:
         """Judged, unused, learnable samples (score ±1), oldest first.
 
         A sample of version v is stale when `current − v > max_staleness` (BASE counts as 0); stale samples
         and those of pinned versions are returned only if they have a correction or an accepted retry, with
         logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns of the sessions
-        that are held back, this share of all, with the reason `held_back`; these are still judged anew.
+        that are held back, this share of all, with the reason `held_back`; these are still judged anew. Those of more
+        than `longest` tokens of prompt and response get the reason `too_long`.
         """
         ...
 
@@ -210,6 +217,10 @@ class Store(Ratings, Protocol):
 
         While an answer is being sampled, that is now: somebody waits for it, and may react.
         """
+        ...
+
+    def last_served_at(self) -> float | None:
+        """Wall time at which the newest answers ended; now, while one is being sampled; None before the first."""
         ...
 
     def verdicts(self, learner: str, limit: int, *, held_back: float = 0.0) -> list[JudgedAnswer]:
@@ -373,6 +384,11 @@ class TeacherPrompts(Protocol):
 
 class Trainer(Protocol):
     """Computes an update from a job, somewhere else than in this process."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt plus response that its memory can hold."""
+        ...
 
     def run(self, job: UpdateJob) -> UpdateResult:
         """Blocks until the update is computed. Raises TrainingError; may be called again with the same job."""

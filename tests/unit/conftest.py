@@ -7,9 +7,8 @@ import pytest
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window so small that prompts of a test are long."""
+    """Bounds so small that prompts of a test are long."""
     from instar.trainers import policy
 
-    monkeypatch.setattr(policy, "WINDOW", 8)
-    monkeypatch.setattr(policy, "LEAST_PREFIX", 4)
+    monkeypatch.setattr(policy, "LONG", 12)
     monkeypatch.setattr(policy, "PREFILL_CHUNK", 16)

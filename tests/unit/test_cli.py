@@ -316,6 +316,33 @@ def test_status_tells_whose_ratings_move_nothing_and_why(instar: Any, server: Fa
     assert "bob: 2 with words, too few to move the heads" in ran.out
 
 
+def test_status_tells_when_it_trains_and_what_it_waits_for(instar: Any, server: FakeServer) -> None:
+    training = {**FACTS["training"], "mode": "between 02:00 and 06:00", "later": "waits for 02:00"}  # type: ignore[dict-item]
+    server.answers["/v1/status"] = (200, {**FACTS, "training": training})
+    assert "training between 02:00 and 06:00; waits for 02:00 updates" in in_one_line(instar("status").out)
+    for idle in ({"later": None}, {"running": True}):  # an update that has begun waits for nothing
+        server.answers["/v1/status"] = (200, {**FACTS, "training": {**training, **idle}})
+        assert "training between 02:00 and 06:00 updates" in in_one_line(instar("status").out)
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_status_tells_how_far_engine_and_trainer_disagree(instar: Any, server: FakeServer) -> None:
+    last = {"turns": 8, "mean": 0.0312, "largest": 0.4, "ratio": 1.002, "dtype": "bfloat16", "tolerance": 0.2,
+            "set_aside": {"t": 0.5}}  # fmt: skip
+    found = {"last": last, "turns": 30, "set_aside": 4, "alarm": "They disagree."}
+    training = {**FACTS["training"], "fidelity": found}  # type: ignore[dict-item]
+    server.answers["/v1/status"] = (200, {**FACTS, "training": training})
+    told = in_one_line(instar("status").out)
+    figures = (
+        "0.0312 nats a token apart, 0.4 at most, ratio 1.002, over 8 turns (bfloat16: up to 0.2; 1 set aside)"
+    )
+    assert f"log-probs engine and trainer {figures}" in told
+    assert "log-probs: They disagree." in told
+
+
 def test_status_as_json_is_the_servers_own(instar: Any, server: FakeServer) -> None:
     server.answers["/v1/status"] = (200, FACTS)
     assert json.loads(instar("status", "--json").out) == FACTS

@@ -82,6 +82,7 @@ class HereTrainer:
     """The real trainer in this process. Its gate would ask questions that this policy has never heard of."""
 
     policy: Policy
+    longest: int = 1000
 
     def run(self, job: UpdateJob) -> UpdateResult:
         return replace(run_update(job, self.policy, None), gate=GateReport(True, "not asked", {}))

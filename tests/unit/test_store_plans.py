@@ -26,6 +26,7 @@ OFTEN: dict[str, Callable[[Scene], object]] = {
     "judge": lambda s: s.judge("waits", -1),
     "trainable": lambda s: s.store.trainable(8, current=0, max_staleness=4),
     "last activity": lambda s: s.store.last_activity_at(),
+    "last served": lambda s: s.store.last_served_at(),
     "update": lambda s: s.store.begin_update(["a"], "base", "{}"),
     "live scores": lambda s: s.store.live_scores("v1"),
     "active version": lambda s: s.store.active_version(),

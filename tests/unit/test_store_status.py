@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from instar.records import Judgement, NextKind, Source
-from tests.kit.store_scenes import Scene, make_turn
+from tests.kit.store_scenes import Scene, make_outcome, make_turn
 
 
 @pytest.fixture
@@ -172,6 +172,20 @@ def test_when_was_the_last_activity(scene: Scene) -> None:
     assert scene.store.last_activity_at() == 250.0, "the newest of each, not the largest date ever seen"
     scene.store.open_turns([make_turn("slow")], [])
     assert scene.store.last_activity_at() == scene.clock.now(), "somebody waits for an answer"
+
+
+def test_when_was_the_last_request(scene: Scene) -> None:
+    assert scene.store.last_served_at() is None
+    scene.answered("t")
+    assert scene.store.last_served_at() == 101.0
+    scene.said("t", "no")
+    scene.judge("t", 1, Source.USER)
+    assert scene.store.last_served_at() == 101.0, "what is said of an answer is no request"
+    scene.store.open_turns([make_turn("slow")], [])
+    scene.answered("quick", outcome={"closed_at": 150.0})
+    assert scene.store.last_served_at() == scene.clock.now(), "an older one is still being answered"
+    scene.store.close_turn("slow", make_outcome("slow", closed_at=160.0))
+    assert scene.store.last_served_at() == 160.0, "it began before the newest and ended after it"
 
 
 def test_loops_say_that_they_live(scene: Scene) -> None:

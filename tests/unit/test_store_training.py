@@ -54,6 +54,14 @@ def test_oldest_first_and_no_more_than_asked_for(scene: Scene) -> None:
     assert scene.trainable(limit=3) == ["a", "b", "c"]
 
 
+def test_what_is_too_long_carries_its_reason(scene: Scene) -> None:
+    scene.corrected("short")
+    scene.corrected("long", outcome={"prompt_ids": [1] * 9})
+    found = scene.store.trainable(9, current=0, max_staleness=4, longest=10)
+    assert [s.turn_id for s in found] == ["short"]
+    assert (reason(scene, "short"), reason(scene, "long")) == (None, "too_long")
+
+
 def test_a_learner_s_own_verdicts_are_told_newest_kept_and_oldest_first(scene: Scene) -> None:
     scene.corrected("a")
     scene.corrected("b", score=1)

@@ -12,6 +12,7 @@ import pytest
 
 from instar.config import GateSettings, Settings, TrainSettings
 from instar.errors import TrainingError
+from instar.flow.fidelity import FIDELITY
 from instar.flow.held_back import is_held_back
 from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import StepReport, TrainStep
@@ -34,7 +35,9 @@ class PaperTrainer:
     passed: bool = True
     error: str | None = None
     taught: bool = True
+    longest: int = 1000
     killed: bool = False
+    metrics: dict[str, Any] = field(default_factory=lambda: {"loss": 1.0})
     jobs: list[UpdateJob] = field(default_factory=list)
     ahead: list[UpdateJob] = field(default_factory=list)
 
@@ -56,7 +59,7 @@ class PaperTrainer:
         out.mkdir(parents=True, exist_ok=True)
         (out / "adapter_config.json").write_text(json.dumps({"seed": job.seed}))
         gate = GateReport(self.passed, "fine" if self.passed else "answers fell apart", {})
-        return UpdateResult(job.update_id, True, {"loss": 1.0}, gate)
+        return UpdateResult(job.update_id, True, self.metrics, gate)
 
     def close(self) -> None:
         pass
@@ -233,6 +236,74 @@ def test_fewer_will_do_after_some_quiet(bench: Bench) -> None:
     assert bench.step().did in NO_UPDATE
     bench.scene.clock.wall = last + 31.0
     assert bench.step().did == "proposed"
+
+
+def with_mode(bench: Bench, **settings: Any) -> None:
+    bench.train = bench.train.model_copy(update=settings)
+
+
+def test_a_full_batch_waits_for_quiet_in_the_mode_idle(bench: Bench) -> None:
+    with_mode(bench, mode="idle", idle_s=60.0)
+    bench.correct("a", "b", "c", "d")
+    served = bench.store.last_served_at()
+    assert served is not None
+    bench.scene.clock.wall = served + 3.0
+    report = bench.step()
+    assert report.did == "waiting"
+    assert report.why == "4 judged turns; waits for quiet: last request 3 s ago"
+    assert report.facts["later"] == "waits for quiet: last request 3 s ago"
+    assert bench.trainer.ahead == [], "looking ahead computes too"
+    bench.scene.clock.wall = served + 61.0
+    assert bench.step().did == "proposed"
+
+
+def test_a_batch_that_fills_says_both_what_is_missing_and_what_the_mode_waits_for(bench: Bench) -> None:
+    with_mode(bench, mode="idle", idle_s=60.0)
+    bench.correct("a")
+    served = bench.store.last_served_at()
+    assert served is not None
+    bench.scene.clock.wall = served + 3.0
+    report = bench.step()
+    assert (report.did, report.why) == ("waiting", "1 of 4 judged turns")
+    assert report.later == "waits for quiet: last request 3 s ago"
+    bench.scene.clock.wall = served + 61.0
+    assert bench.step().did == "looked ahead"
+
+
+def test_an_update_that_has_begun_is_finished_whatever_the_mode(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.trainer.killed = True
+    with pytest.raises(Killed):
+        bench.step()
+    bench.trainer.killed = False
+    with_mode(bench, mode="idle", idle_s=1e9)
+    assert bench.step().did == "proposed"
+    bench.correct("e", "f", "g", "h")
+    assert bench.step().did == "waiting"
+
+
+def test_what_the_memory_cannot_hold_is_left_out_with_its_reason(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.trainer.longest = 4  # a turn of a scene has three prompt tokens and two of the answer
+    assert bench.step().did == "waiting"
+    assert bench.store.counts()["reasons"] == {"too_long": 4}
+    bench.trainer.longest = 5
+    bench.correct("e", "f", "g", "h")
+    assert bench.step().did == "proposed"
+
+
+def test_comparisons_of_engine_and_trainer_are_kept_with_the_update(bench: Bench) -> None:
+    facts = {"dtype": "bfloat16", "tolerance": 0.2, "turns": 4, "tokens": 8, "mean": 0.03, "ratio": 1.0,
+             "largest": 0.2, "set_aside": {}}  # fmt: skip
+    bench.trainer.metrics["fidelity"] = facts
+    bench.correct("a", "b", "c", "d")
+    bench.step()
+    assert bench.store.get_state(FIDELITY) == {"updates": [{"number": 1, **facts}]}
+    assert bench.registry.manifest("v1").metrics["fidelity"] == facts
+    bench.trainer.passed = False
+    bench.correct("e", "f", "g", "h")
+    bench.step()
+    assert [u["number"] for u in bench.store.get_state(FIDELITY)["updates"]] == [1, 2]
 
 
 def test_one_alone_never_does(bench: Bench) -> None:

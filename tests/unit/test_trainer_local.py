@@ -17,6 +17,7 @@ from instar.records import UpdateJob, WeightedSample
 from instar.trainers import local
 from instar.trainers.gate import Gate
 from instar.trainers.local import components, learning_rate, run_update, step
+from instar.trainers.memory import memory_for
 from instar.trainers.policy import ADAPTER_FILE, CONFIG_FILE, Policy, PrefixCache
 from instar.trainers.prepare import Preparer
 from tests.kit.samples import SETTINGS, job, weighted
@@ -164,7 +165,7 @@ def gradient(policy: Policy, samples: list[object]) -> torch.Tensor:
     prefixes = PrefixCache(policy)
     prepared = [Preparer(policy, SETTINGS, prefixes)(s) for s in samples]  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(policy.parameters, lr=0.0)
-    step(policy, optimizer, prepared, [], SETTINGS, prefixes)
+    step(policy, optimizer, prepared, [], SETTINGS)
     return torch.cat([p.grad.flatten() for p in policy.parameters if p.grad is not None])
 
 
@@ -200,6 +201,43 @@ def test_long_responses_are_summed_over_chunks(policy: Policy, monkeypatch: pyte
     whole = gradient(policy, [sample])
     monkeypatch.setattr(local, "LOGITS_CHUNK", 7)
     assert torch.allclose(gradient(policy, [sample]), whole, atol=2e-2, rtol=2e-2)
+
+
+def test_passes_are_cut_to_the_memory_without_a_change_of_the_gradient(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = Policy(model_dir, rank=4, alpha=8, dtype=torch.float32)
+    samples = [weighted(str(i), nll_T=[0.01] * 4, prompt_ids=[30, 40 + i, 50]) for i in range(3)]
+    passes: list[tuple[int, bool]] = []
+    plain = exact.hidden_ND
+
+    def noting(rows: Any, *given: Any, **more: Any) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            passes.append((len(rows), more["recompute"]))
+        return plain(rows, *given, **more)
+
+    monkeypatch.setattr(exact, "hidden_ND", noting)
+    whole = gradient(exact, samples)  # type: ignore[arg-type]
+    monkeypatch.setattr(local, "memory_for", lambda *given: replace(memory_for(*given), bound=0))
+    cut = gradient(exact, samples)  # type: ignore[arg-type]
+    assert passes == [(3, False), (1, True), (1, True), (1, True)]
+    assert whole.norm() > 0
+    assert (whole - cut).norm() < 1e-5 * whole.norm()
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_teacher_reads_the_prompt_again_only_from_the_hint_on(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    prefill = policy.prefill
+    monkeypatch.setattr(policy, "prefill", lambda ids, past: (read.append(len(ids)), prefill(ids, past))[1])
+    prompt = list(range(30, 75))
+    hinted = [*prompt[:35], 200, 201, 202, 203, *prompt[35:]]
+    sample = weighted(prompt_ids=prompt, teacher_prompt_ids=hinted, distill_T=[0.25] * 4)
+    policy.reset(3)
+    Preparer(policy, SETTINGS, PrefixCache(policy))(sample)
+    assert read == [44, 16]  # of the hinted 48, the two whole chunks before the hint are there
 
 
 def test_padding_does_not_change_a_sample(policy: Policy) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from instar.errors import TrainingError
 from instar.records import GateReport, JudgedAnswer, UpdateResult
+from instar.trainers import child, process
 from instar.trainers.jobs import read_job, result_document, result_from, write_job
 from instar.trainers.policy import ADAPTER_FILE
 from instar.trainers.process import ProcessTrainer
@@ -75,13 +77,13 @@ def test_the_child_computes_refuses_dies_and_comes_back(model_dir: Path, tmp_pat
         bytes_before = (tmp_path / "v1" / ADAPTER_FILE).read_bytes()
         assert sorted(p.name for p in tmp_path.iterdir()) == ["v1"]  # the job's folder is gone
 
-        child = psutil.Process(trainer._child.pid)  # type: ignore[union-attr]
+        running = psutil.Process(trainer._child.pid)  # type: ignore[union-attr]
         with pytest.raises(TrainingError, match="more than max_tokens"):
             trainer.run(job(model_dir, tmp_path / "v2", [weighted(prompt_ids=[5] * 900)]))
-        assert child.is_running()
+        assert running.is_running()
 
-        child.send_signal(signal.SIGKILL)
-        child.wait(10)
+        running.send_signal(signal.SIGKILL)
+        running.wait(10)
         assert trainer.run(first).ok
         assert (tmp_path / "v1" / ADAPTER_FILE).read_bytes() == bytes_before
     finally:
@@ -101,10 +103,12 @@ def test_a_child_that_dies_in_the_middle_is_a_training_error(model_dir: Path, tm
     trainer.close()
 
 
-def test_the_child_takes_only_the_time_that_nobody_wants() -> None:
+@pytest.mark.parametrize(("way", "policy", "nice"), [("idle", "SCHED_IDLE", 0), ("nice", "SCHED_OTHER", 13)])
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the idle class is Linux's")
+def test_the_child_takes_only_the_time_that_nobody_wants(way: str, policy: str, nice: int) -> None:
     code = (
-        "import os, instar.trainers.child as c; c.yield_to_others();"
-        "print(os.sched_getscheduler(0) == os.SCHED_IDLE if hasattr(os, 'SCHED_IDLE') else os.nice(0) == 19)"
+        f"import os, instar.trainers.child as c; before = os.nice(0); c.yield_to_others({way!r}, 13);"
+        f"print(os.sched_getscheduler(0) == os.{policy}, os.nice(0) == min(19, before + {nice}))"
     )
     told = subprocess.run(
         [sys.executable, "-c", code],
@@ -113,9 +117,35 @@ def test_the_child_takes_only_the_time_that_nobody_wants() -> None:
         check=False,
         start_new_session=True,  # it puts its whole session last, and the tests' own must not be that
     )
-    assert told.stdout.strip() == "True"
-    assert ProcessTrainer(Path("m"))._command[-1] == "1"
-    assert ProcessTrainer(Path("m"), idle=False)._command[-1] == "at-normal-priority"
+    assert told.stdout.split() == ["True", "True"]
+
+
+@pytest.mark.parametrize(
+    ("may", "share", "expected"),
+    [
+        (True, 0.1, ["idle", "10"]),
+        (True, 0.05, ["idle", "13"]),
+        (False, 0.1, ["nice", "10"]),  # once in the idle class it could never be helped out of it
+        (False, 0.0, ["idle", "19"]),
+    ],
+)
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the idle class is Linux's")
+def test_how_the_child_yields_depends_on_what_it_is_guaranteed(
+    monkeypatch: pytest.MonkeyPatch, may: bool, share: float, expected: list[str]
+) -> None:
+    monkeypatch.setattr(process, "can_leave_idle", lambda: may)
+    trainer = ProcessTrainer(Path("m"), min_share=share)
+    assert trainer._command[-2:] == expected
+    assert trainer._min_share == (share if may else 0.0)
+    assert ProcessTrainer(Path("m"), idle=False)._command[-2:-1] == ["normal"]
+
+
+def test_every_library_is_told_how_many_threads_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    for name in names:
+        monkeypatch.setenv(name, "64")
+    child.bound_threads(2)
+    assert [os.environ[name] for name in names] == ["2"] * 3
 
 
 def test_a_job_for_another_model_is_refused(model_dir: Path, tmp_path: Path) -> None:
@@ -129,7 +159,7 @@ def test_a_job_for_another_model_is_refused(model_dir: Path, tmp_path: Path) -> 
 def test_the_child_goes_when_its_parent_does(model_dir: Path) -> None:
     code = (
         "import os, sys, subprocess\n"
-        "child = subprocess.Popen([sys.executable, '-m', 'instar.trainers.child', '1'],"
+        "child = subprocess.Popen([sys.executable, '-m', 'instar.trainers.child', '1', 'normal', '0'],"
         " stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)\n"
         "print(child.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from instar.cli.client import find_server
 from instar.cli.terminal import ApiKey, DataDir, Json, Url, out, print_json
+from instar.flow.fidelity import in_words
 from instar.flow.kinds import side_reasons
 
 REASONS = {
@@ -26,6 +27,7 @@ REASONS = {
     "poison": "judging or training failed three times",
     "rejected_by_gate": "two updates made of it did not pass the gate",
     "side": "its client says that it is none of the conversation (X-Turn-Type: side)",
+    "too_long": "longer than an update can hold (train.memory_mib, train.max_tokens)",
     "stale": "answered by a version that is too old, or pinned",
 }
 """Reasons as the store counts them, in words. One that is missing here is shown as it is."""
@@ -56,6 +58,8 @@ def _versions(console: Console, facts: dict[str, Any]) -> None:
         console.print(Text(f"problem: {facts['problem']}", style="red"))
     if unwell := facts.get("loops", {}).get("judge", {}).get("problem"):
         console.print(Text(f"judge: {unwell}", style="yellow"))
+    if alarm := (facts.get("training", {}).get("fidelity") or {}).get("alarm"):
+        console.print(Text(f"log-probs: {alarm}", style="yellow"))
     console.print()
 
 
@@ -101,8 +105,10 @@ def _learning(console: Console, facts: dict[str, Any]) -> None:
     turns = sum(counts.get("turns", {}).values())
     rows = {
         "batch": state,
+        **_mode(training),
         "updates": f"{training.get('updates', 0)} published ({training.get('method')})",
         "last update": _last(training.get("last")),
+        **_fidelity(training.get("fidelity")),
         "turns": f"{turns} recorded, {waiting.get('unjudged', 0)} waiting for the judge, "
         f"{counts.get('used', 0)} learned from",
         "verdicts": f"{judged.get('1', 0)} good, {judged.get('-1', 0)} bad, "
@@ -115,6 +121,18 @@ def _learning(console: Console, facts: dict[str, Any]) -> None:
         table.add_row(Text(name, style="bold"), Text(text))
     console.print()
     console.print(table)
+
+
+def _mode(training: dict[str, Any]) -> dict[str, str]:
+    """When it trains, and what that makes it wait for now."""
+    if not training.get("enabled") or "mode" not in training:
+        return {}
+    later = None if training.get("running") else training.get("later")
+    return {"training": f"{training['mode']}; {later}" if later else str(training["mode"])}
+
+
+def _fidelity(found: dict[str, Any] | None) -> dict[str, str]:
+    return {"log-probs": f"engine and trainer {in_words(found['last'])}"} if found else {}
 
 
 ENDINGS = {"unused": "nothing learned", "rejected": "refused by the gate"}

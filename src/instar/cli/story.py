@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from instar.flow.fidelity import in_words
+
 MOST_HINTS = 5
 LONGEST = 300
 """Characters of an answer that are shown."""
@@ -26,6 +28,7 @@ def tell(console: Console, version: dict[str, Any]) -> None:
     gate = version.get("gate") or {}
     _examples(console, (gate.get("checks") or {}).get("examples") or [])
     _section(console, "why it passed" if gate.get("passed") else "why it did not pass", gate_lines(gate))
+    _section(console, "engine and trainer", compared((version.get("metrics") or {}).get("fidelity")))
     _section(
         console, "history", [f"{when(x['at'])}  {x['what']}: {x['why']}" for x in version.get("history", [])]
     )
@@ -83,6 +86,11 @@ def gate_lines(gate: dict[str, Any]) -> list[str]:
             f"between {held['lower']:.2f} and {held['upper']:.2f} (must be above {held['bound']:.2f})"
         )
     return lines
+
+
+def compared(facts: dict[str, Any] | None) -> list[str]:
+    """How far the log-probs of sampling and of training disagree."""
+    return [f"log-probs {in_words(facts)}"] if facts and facts["turns"] else []
 
 
 def _section(console: Console, title: str, lines: list[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from instar.flow.fidelity import FIDELITY, remembered
 from instar.ports import Registry, Store
 from instar.records import Manifest, Update, UpdateResult
 from instar.runtime import Clock
@@ -46,17 +47,19 @@ class Publisher:
         The artifact is durable before the commit that names it; a crash between the two leaves a folder that the
         resumed update, being the same, publishes again under the same name.
         """
-        state = {METHOD_STATE: job["method_state"]}
+        compared = remembered(self.store.get_state(FIDELITY), update, result.metrics.get("fidelity"))
+        facts = {FIDELITY: compared} if compared else {}
+        state = {METHOD_STATE: job["method_state"], **facts}
         gate = result.gate
         if not result.taught:
             why = result.why or nothing_learned(result.metrics)
             return self._end(update, "unused", why, documents=state)
         if not result.ok or gate is None:
             why = result.error or "The update gave no result."
-            return self._end(update, "rejected", why, documents={})
+            return self._end(update, "rejected", why, documents=facts)
         self.registry.publish(out_dir, self._manifest(update, version, job, result))
         if not gate.passed:
-            return self._end(update, "rejected", gate.why, version=version, documents={})
+            return self._end(update, "rejected", gate.why, version=version, documents=facts)
         ending: Ending = "waits" if self.approve else "proposed"
         return self._end(update, ending, gate.why, version=version, documents=state)
 

@@ -19,6 +19,7 @@ from instar.errors import TrainingError
 from instar.flow.held_back import LIMIT, to_try
 from instar.flow.publish import METHOD_STATE, Publisher
 from instar.flow.rollback import Watch
+from instar.flow.schedule import why_later
 from instar.flow.story import waiting_version
 from instar.ports import Method, Registry, Store, TeacherPrompts, Trainer
 from instar.records import (
@@ -40,12 +41,16 @@ WATCH_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What a step did: waited for more reactions, got ready for them, or finished an update one way or another."""
+    """What a step did: waited for more reactions, got ready for them, or finished an update one way or another.
+
+    `later` is what the mode of training waits for, whatever else it waits for.
+    """
 
     did: Literal["waiting", "looked ahead", "proposed", "waits", "rejected", "failed", "unused", "taken back"]
     waiting: int
     why: str
     version: str | None = None
+    later: str | None = None
 
     @property
     def worked(self) -> bool:
@@ -58,7 +63,7 @@ class StepReport:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"waiting": self.waiting, "why": self.why}
+        return {"waiting": self.waiting, "why": self.why, "later": self.later}
 
 
 @dataclass(slots=True)
@@ -92,11 +97,19 @@ class TrainStep:
             return StepReport(
                 "waiting", 0, f"{version} waits for `instar versions approve {version}`, or reject"
             )
-        samples = self._collect()
+        samples, later = self._collect(), self._later()
         if why := self._why_wait(samples):
-            looked = self._look_ahead(samples)
-            return StepReport("looked ahead" if looked else "waiting", len(samples), why)
+            looked = later is None and self._look_ahead(samples)
+            return StepReport("looked ahead" if looked else "waiting", len(samples), why, later=later)
+        if later:
+            return StepReport("waiting", len(samples), f"{_turns(samples)}; {later}", later=later)
         return self._begin(samples[: self.settings.train.batch_size])
+
+    def _later(self) -> str | None:
+        """What the mode of training waits for before an update may start."""
+        train = self.settings.train
+        served_at = self.store.last_served_at() if train.mode == "idle" else None
+        return why_later(train, self.clock.now(), served_at)
 
     def _watch(self) -> str | None:
         """Now and then, whether the version in force must be taken back."""
@@ -113,6 +126,7 @@ class TrainStep:
             current=version_number(self.store.active_version()),
             max_staleness=train.max_staleness,
             held_back=self.settings.gate.held_back,
+            longest=min(train.max_tokens, self.trainer.longest),
         )
 
     def _why_wait(self, samples: Sequence[Sample]) -> str | None:
@@ -237,6 +251,10 @@ class TrainStep:
         self.store.finish_update(
             update.id, status=status, version=None, note=why, activate=False, documents=documents
         )
+
+
+def _turns(samples: Sequence[Sample]) -> str:
+    return "1 judged turn" if len(samples) == 1 else f"{len(samples)} judged turns"
 
 
 def version_number(version: str) -> int:

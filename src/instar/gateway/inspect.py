@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import RequestError
+from instar.flow.fidelity import FIDELITY, summary
+from instar.flow.schedule import in_words
 from instar.flow.sessions import clean_session_id
 from instar.flow.story import waiting_version
 from instar.gateway import response_models as models
@@ -139,6 +141,8 @@ class InspectApi:
             "loops": self._loops(engine_alive, beats),
             "training": {
                 "enabled": self.settings.train.enabled,
+                "mode": in_words(self.settings.train),
+                "later": beats.get("trainer", {}).get("later"),
                 "method": self.settings.train.method,
                 "waiting": counts["waiting"]["trainable"],
                 "batch_size": self.settings.train.batch_size,
@@ -146,6 +150,7 @@ class InspectApi:
                 "updates": sum(u.status == "proposed" for u in updates),
                 "last": asdict(updates[0]) if updates else None,
                 "reasons": counts.get("reasons", {}),
+                "fidelity": summary(self.store.get_state(FIDELITY)),
             },
             "counts": counts,
             "judge": {

@@ -35,6 +35,7 @@ def blank(sample: Sample) -> WeightedSample:
         kl_T=list(zeros),
         learner=sample.learner,
         question=last_user_text(sample.request_messages),
+        version=sample.version,
     )
 
 

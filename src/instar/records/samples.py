@@ -84,7 +84,7 @@ class WeightedSample:
 
     `logprobs` may be empty where no component needs them (nll on an edit). `abstained` names the
     components that abstained, each with its reason. `learner` and `question` (the user's last words in the request)
-    are for the scorer of answers.
+    are for the scorer of answers. `version` sampled the response; "" if that is not known.
     """
 
     turn_id: str
@@ -102,6 +102,7 @@ class WeightedSample:
     abstained: dict[str, str] = field(default_factory=dict)
     learner: str = ""
     question: str = ""
+    version: str = ""
 
     @property
     def teaches(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from instar.content import plain_text
-from instar.records import BASE, EXPLICIT, Activation, NextKind, Source
+from instar.records import BASE, EXPLICIT, Activation, NextKind, Source, TurnStatus
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
 from instar.store.judging import count_unjudged
@@ -19,6 +19,8 @@ from instar.store.training import count_trainable
 _TURN_KEYS = (
     "id", "session_id", "episode_id", "parent_id", "kind", "version", "status", "finish_reason", "created_at",
 )  # fmt: skip
+_NEWEST = 64
+"""Turns, by their beginning, among which the one that ended last is looked for."""
 _VERDICT_KEYS = ("score", "votes", "link", "hint", "why")
 
 
@@ -65,6 +67,15 @@ class Status(Base):
             if answer := conn.execute(last).first():
                 found.append(self._clock.now() if answer.status == "open" else answer.closed_at)
         return max((at for at in found if at is not None), default=None)
+
+    def last_served_at(self) -> float | None:
+        newest = select(turns.c.closed_at).order_by(turns.c.seq.desc()).limit(_NEWEST).subquery()
+        left_open = select(turns.c.id).where(turns.c.status == TurnStatus.OPEN.value).limit(1)
+        with self._db.reading() as conn:
+            if conn.execute(left_open).first():
+                return self._clock.now()
+            found: float | None = conn.execute(select(func.max(newest.c.closed_at))).scalar()
+            return found
 
     def active_version(self) -> str:
         with self._db.reading() as conn:

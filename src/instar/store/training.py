@@ -24,6 +24,7 @@ from instar.store.rows import read_turns
 from instar.store.schema import activations, judgements, reservations, turns, update_turns, updates, uses
 
 STALE = "stale"
+TOO_LONG = "too_long"
 REJECTED = "rejected_by_gate"
 NOTHING = "nothing_to_learn"
 
@@ -35,9 +36,16 @@ _VERSION = re.compile(r"v([1-9][0-9]*)")
 
 class Training(Base):
     def trainable(
-        self, limit: int, *, current: int, max_staleness: int, held_back: float = 0.0
+        self,
+        limit: int,
+        *,
+        current: int,
+        max_staleness: int,
+        held_back: float = 0.0,
+        longest: int | None = None,
     ) -> list[Sample]:
         samples: list[Sample] = []
+        long: list[str] = []
         stale: list[str] = []
         held: list[str] = []
         with self._db.reading() as conn:
@@ -50,6 +58,8 @@ class Training(Base):
                 for row, sample in zip(rows, samples_of(conn, rows), strict=True):
                     if is_held_back(row.session_id, held_back):
                         held.append(row.id)
+                    elif longest is not None and row.prompt_len + row.response_len > longest:
+                        long.append(row.id)
                     elif not _is_stale(row, current, max_staleness):
                         samples.append(sample)
                     elif sample.correction is not None or sample.accepted is not None:
@@ -58,6 +68,7 @@ class Training(Base):
                         stale.append(row.id)
         self._mark(held, HELD_BACK)
         self._mark(stale, STALE)
+        self._mark(long, TOO_LONG)
         return samples[:limit]
 
     def verdicts(self, learner: str, limit: int, *, held_back: float = 0.0) -> list[JudgedAnswer]:

@@ -1,16 +1,15 @@
-"""The compute child: `python -m instar.trainers.child THREADS [at-normal-priority]`.
+"""The compute child: `python -m instar.trainers.child THREADS normal|idle|nice NICE`.
 
 It reads one JSON line per job from stdin (`{"job": FOLDER}`) and answers each with one line on stdout
 (`{"result": {...}}` or `{"error": "..."}`); a job sent as `{"ahead": FOLDER}` is only looked at ahead of time
-(`{"result": null}`). It lives in the idle scheduling class, so that it computes in the
-time which serving leaves; it never opens the store, since an idle process that holds the write lock would stall
-every chat. When its stdin ends, its parent is gone and it ends at once.
+(`{"result": null}`). It lives in the idle scheduling class, so that it computes in the time which serving leaves
+(trainers/share.py keeps it from starving); it never opens the store, since an idle process that holds the write lock
+would stall every chat. When its stdin ends, its parent is gone and it ends at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import queue
@@ -20,33 +19,29 @@ from pathlib import Path
 from typing import IO
 
 from instar.errors import InstarError
+from instar.trainers.heap import keep_freed
 
 
-def yield_to_others() -> None:
-    """Take only the time that nobody else wants; where there is no idle class, be as nice as can be.
+def yield_to_others(way: str, nice: int) -> None:
+    """Take only the time that nobody else wants (`way` is "idle"), or hardly more (`nice`).
 
     Linux with autogroups shares the processor between sessions first: an idle process alone in its session would
-    get as much as the engine in another. So the session is put behind them: 10 means about a tenth of what a busy
+    get as much as the engine in another. So the session is made `nice` too: 10 means about a tenth of what a busy
     session at 0 gets, too little to be felt and enough not to starve. Needs a session of our own.
     """
-    if hasattr(os, "SCHED_IDLE"):
+    if way == "idle":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     else:
-        os.nice(19)
+        os.nice(nice)
     with contextlib.suppress(OSError):  # no such file: a kernel without autogroups
-        Path("/proc/self/autogroup").write_text("10")
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
-def keep_memory() -> None:
-    """Ask glibc not to hand freed memory back: the same gigabyte is needed in every step (30 % of its time)."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # another C library
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
-    mallopt(mmap_threshold, 2**30)
-    mallopt(trim_threshold, 2**31 - 1)
-    mallopt(top_pad, 2**26)
+def bound_threads(threads: int) -> None:
+    """For the libraries that count cores when they are loaded. torch is told on its own."""
+    os.environ.update(
+        dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    )
 
 
 def read_jobs(source: IO[str], jobs: queue.SimpleQueue[str]) -> None:
@@ -80,11 +75,12 @@ def answer(line: str) -> dict[str, object]:
 
 
 def main(arguments: list[str]) -> None:
-    threads = int(arguments[0])
+    threads, way, nice = int(arguments[0]), arguments[1], int(arguments[2])
     answers = claim_stdout()
-    if "at-normal-priority" not in arguments:
-        yield_to_others()
-    keep_memory()
+    if way != "normal":
+        yield_to_others(way, nice)
+    bound_threads(threads)
+    keep_freed()
     jobs: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=read_jobs, args=(sys.stdin, jobs), name="lifeline", daemon=True).start()
     import torch

@@ -2,6 +2,8 @@
 
     π_old log-probs, teacher and reference once  →  passes × micro-batches of optimizer steps  →  files, metrics
 
+A micro-batch passes as one tree, which computes once what its rows share; as several, if one does not fit into memory.
+
 The same job gives the same bytes: every choice comes from `job.seed`, and one thread count gives one order of
 additions.
 """
@@ -22,20 +24,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from instar.errors import TrainingError
+from instar.methods.weights import scaled
 from instar.records import BASE, JudgedAnswer, UpdateJob, UpdateResult, WeightedSample
 from instar.trainers import losses
 from instar.trainers.answer_scorer import AnswerScorer, fit_scorer
 from instar.trainers.canaries import chat_of
 from instar.trainers.consistency import consistent
+from instar.trainers.fidelity import ALL_SET_ASIDE, compare, is_apart, mismatch
 from instar.trainers.gate import Gate
+from instar.trainers.heap import handing_back
+from instar.trainers.memory import DEFAULT_MIB, Memory, memory_for
+from instar.trainers.packing import pack
 from instar.trainers.policy import LOGITS_CHUNK, Policy, PrefixCache, is_long
-from instar.trainers.prepare import (
-    Anchor,
-    Prepared,
-    Preparer,
-    default_anchors,
-    mismatch,
-)
+from instar.trainers.prepare import Anchor, Prepared, Preparer, default_anchors
 from instar.trainers.revise import Reviser, asks
 from instar.trainers.trial import Trial, with_trial
 
@@ -116,13 +117,18 @@ def run_update(
     lessons, metrics = find_lessons(given, scorers, reviser)
     samples = [*given, *lessons]
     looked = time.monotonic()
-    prepare = Preparer(policy, settings, prefixes)
-    teaching = [prepare(sample) for sample in samples if says(sample)]
+    prepare = Preparer(policy, settings, prefixes, reviser.prefixes)
+    prepared = [prepare(sample) for sample in samples if says(sample)]
+    metrics["mismatch"], metrics["fidelity"] = mismatch(prepared), compare(prepared, job.parent, policy.dtype)
+    apart = metrics["fidelity"]["set_aside"]
+    teaching = [p for p in prepared if not is_apart(p.sample, apart)]
     if not teaching:  # contradictions, or no revision was good enough: no step, so no new version
+        why = why or (ALL_SET_ASIDE if prepared else "")
         return UpdateResult(job.update_id, ok=True, metrics=metrics, taught=False, why=why)
+    samples = [scaled(s, 0.0) if is_apart(s, apart) else s for s in samples]
     trial = Trial(policy, gate.canary, job.held_back, seed=job.seed) if gate else None
     before = trial.look() if trial else None
-    metrics.update(lr=learning_rate(job, samples), mismatch=mismatch(teaching))
+    metrics["lr"] = learning_rate(job, samples)
     optimizer = make_optimizer(policy, settings, metrics["lr"], parent_of(job))
     metrics["steps"] = train(policy, optimizer, teaching, job, prefixes)
     out = Path(job.out_dir)
@@ -236,27 +242,19 @@ def step(
     part: Sequence[Prepared],
     anchors: Sequence[Anchor],
     settings: dict[str, Any],
-    prefixes: PrefixCache,
+    prefixes: PrefixCache | None = None,
 ) -> dict[str, float]:
-    """One optimizer step on a micro-batch and its anchors. Returns the loss by component, per sample."""
+    """One optimizer step on a micro-batch and its anchors. Returns the loss by component, per sample.
+
+    `prefixes` serve `settings["gradient_tokens"]`, where gradients do not flow through whole prompts.
+    """
     optimizer.zero_grad(set_to_none=True)
     totals: dict[str, float] = {}
-    hidden_ND = policy.hidden_ND([p.row for p in part], [p.start for p in part], prefixes)
-    leaf_ND = hidden_ND.detach().requires_grad_(True)
-    at = 0
-    for item in part:
-        length = len(item.sample.response_ids)
-        for begin in range(0, length, LOGITS_CHUNK):
-            where = slice(begin, min(begin + LOGITS_CHUNK, length))
-            logp_TV = policy.logp_NV(leaf_ND[at + where.start : at + where.stop])
-            terms = components(item, where, logp_TV, settings)
-            loss = torch.stack(list(terms.values())).sum() / len(part)
-            torch.autograd.backward(loss)
-            for name, value in terms.items():
-                totals[name] = totals.get(name, 0.0) + float(value.detach()) / len(part)
-        at += length
-    assert leaf_ND.grad is not None
-    torch.autograd.backward(hidden_ND, leaf_ND.grad)
+    memory = memory_of(policy, settings)
+    for group in memory.groups([p.row[:-1] for p in part]):
+        some = [part[i] for i in group]
+        found = add_gradients(policy, some, len(part), settings, memory, prefixes)
+        totals = {name: totals.get(name, 0.0) + found.get(name, 0.0) for name in {**totals, **found}}
     weight = float(settings["anchor_kl"])
     if weight and anchors:
         pull = anchor_kl(policy, anchors)
@@ -267,6 +265,51 @@ def step(
         raise TrainingError("a gradient is not finite")
     optimizer.step()
     return {**totals, "grad_norm": float(norm)}
+
+
+def memory_of(policy: Policy, settings: dict[str, Any]) -> Memory:
+    return memory_for(policy.model_dir, int(settings.get("memory_mib", DEFAULT_MIB)), policy.dtype.itemsize)
+
+
+def add_gradients(
+    policy: Policy,
+    part: Sequence[Prepared],
+    share: int,
+    settings: dict[str, Any],
+    memory: Memory,
+    prefixes: PrefixCache | None,
+) -> dict[str, float]:
+    """The backward pass of samples that fit into one pass. Returns their losses by component, each a `share`-th."""
+    rows, starts = [p.row for p in part], [p.start for p in part]
+    recompute = memory.must_recompute(pack([row[:-1] for row in rows]))
+    window = int(settings.get("gradient_tokens", 0))
+    with handing_back(recompute):
+        hidden_ND = policy.hidden_ND(rows, starts, prefixes, recompute=recompute, window=window)
+        leaf_ND = hidden_ND.detach().requires_grad_(True)
+        totals = add_losses(policy, part, share, settings, leaf_ND)
+        assert leaf_ND.grad is not None
+        torch.autograd.backward(hidden_ND, leaf_ND.grad)
+    return totals
+
+
+def add_losses(
+    policy: Policy, part: Sequence[Prepared], share: int, settings: dict[str, Any], leaf_ND: Tensor
+) -> dict[str, float]:
+    """The losses' gradients to the hidden states, a few positions at a time: logits take the most memory of all."""
+    totals: dict[str, float] = {}
+    at = 0
+    for item in part:
+        length = len(item.sample.response_ids)
+        for begin in range(0, length, LOGITS_CHUNK):
+            where = slice(begin, min(begin + LOGITS_CHUNK, length))
+            logp_TV = policy.logp_NV(leaf_ND[at + where.start : at + where.stop])
+            terms = components(item, where, logp_TV, settings)
+            loss = torch.stack(list(terms.values())).sum() / share
+            torch.autograd.backward(loss)
+            for name, value in terms.items():
+                totals[name] = totals.get(name, 0.0) + float(value.detach()) / share
+        at += length
+    return totals
 
 
 def anchor_kl(policy: Policy, anchors: Sequence[Anchor]) -> Tensor:

@@ -1,7 +1,7 @@
 """The model under training: a frozen bf16 base with one fp32 LoRA on all projections.
 
-Sequences are padded on the right. With a causal mask no real token sees the padding, so no mask is needed and
-attention takes its fast path.
+Rows pass as a tree (packing.py), which computes once what they share, and exactly; gradients flow through all of it.
+Where no gradient is needed, long prompts are read once and kept (PrefixCache).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +21,38 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from instar.errors import TrainingError
 from instar.trainers import attention
+from instar.trainers.packing import LEAST_SHARED, Pack, common, pack
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-WINDOW = 256
-"""Prompt tokens before the response through which gradients flow."""
-LEAST_PREFIX = 128
-"""A shorter beginning is not worth a pass of its own."""
+LONG = 384
+"""Prompt tokens beyond which a prompt is read once and kept, instead of with each answer anew."""
 PREFILL_CHUNK = 512
 PREFIX_ROOM = 2**30
 """Bytes of keys and values of prompts that are kept: 45,000 tokens of the starter model."""
 LOGITS_CHUNK = 256
 """Positions whose logits exist at the same time: 256 × 49,152 × 4 bytes = 50 MB."""
+TREE_TOLERANCE = 0.05
+"""Relative L2 between a row in a tree and alone: bf16 leaves .01, another position ten times that."""
 ADAPTER_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
 
 
 def is_long(prompt_tokens: int) -> bool:
-    """Whether a prompt of so many tokens is read once and kept, instead of with each answer anew."""
-    return prompt_tokens > WINDOW + LEAST_PREFIX
+    """Whether a prompt of so many tokens is kept."""
+    return prompt_tokens > LONG
 
 
 class PrefixCache:
     """Keys and values of long prompts, as one version reads them.
 
-    Agents send thousands of tokens with every question. They are read once, shared by all answers to them, and taken
-    as constants: gradients flow through the response and the `WINDOW` prompt tokens before it, so memory is bounded
-    by these. What the steps of an update change about the reading of the rest is left out until the next update.
+    Agents send thousands of tokens with every question. Where no gradient is needed – sampling, the teacher, the policy
+    before the first step – they are read once and shared by all answers to them.
 
     A prompt is read in chunks, and whole chunks are taken from a prompt that begins alike. So what is handed out
     depends on the prompt and the version alone, not on what was read before.
@@ -88,9 +90,9 @@ class PrefixCache:
     def _compute(self, ids: tuple[int, ...]) -> DynamicCache:
         grown, shared, nearest = DynamicCache(), 0, DynamicCache()
         for held, cache in self._held.items():
-            common = _common(held, ids) // PREFILL_CHUNK * PREFILL_CHUNK
-            if common > shared:
-                shared, nearest = common, cache
+            whole = common(held, ids) // PREFILL_CHUNK * PREFILL_CHUNK
+            if whole > shared:
+                shared, nearest = whole, cache
         for number, layer in enumerate(nearest.layers):
             grown.update(layer.keys[:, :, :shared], layer.values[:, :, :shared], number)
         return self._policy.prefill(ids[shared:], grown)
@@ -100,22 +102,17 @@ def _bytes(cache: DynamicCache) -> int:
     return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))
-
-
 class Policy:
     """One base model, read once, and the adapter that stands on it now."""
 
-    def __init__(self, model_dir: Path, *, rank: int, alpha: int) -> None:
+    def __init__(
+        self, model_dir: Path, *, rank: int, alpha: int, dtype: torch.dtype = torch.bfloat16
+    ) -> None:
+        """`dtype`: of the base model and of what it computes."""
         transformers_logging.disable_progress_bar()
         self.model_dir = model_dir
-        self.rank, self.alpha = rank, alpha
-        base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16, local_files_only=True)
+        self.rank, self.alpha, self.dtype = rank, alpha, dtype
+        base = AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype, local_files_only=True)
         base.requires_grad_(False)
         base.set_attn_implementation(attention.NAME)
         config = LoraConfig(
@@ -135,6 +132,7 @@ class Policy:
         self.body: Any = self.peft.base_model.model.model
         self.head: Any = self.peft.base_model.model.lm_head
         self.peft.eval()
+        self.packs = self._reads_trees()
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -216,27 +214,42 @@ class Policy:
 
     # ── forward passes ────────────────────────────────────────────────────────────────────────────────
     def hidden_ND(
-        self, rows: Sequence[Sequence[int]], starts: Sequence[int], prefixes: PrefixCache | None = None
+        self,
+        rows: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        prefixes: PrefixCache | None = None,
+        *,
+        recompute: bool = False,
+        window: int = 0,
     ) -> Tensor:
         """Final hidden states of the positions that predict tokens `starts[i]:` of each row, end to end.
 
         N = Σ (len(row) − start). The last position of a row predicts nothing that is known and is left out.
-        With `prefixes`, rows with a long prompt pass one by one and send no gradient into what lies more than
-        `WINDOW` tokens before the response: see PrefixCache.
+        With `prefixes`, in passes without gradients, rows with a long prompt pass one by one behind what is kept of it;
+        with a `window`, in passes with gradients too, which then flow through so many of its last tokens alone.
+        `recompute` keeps the input of each layer alone and computes the rest again for its gradient.
         """
-        long = [i for i, s in enumerate(starts) if prefixes is not None and is_long(s)]
+        kept = prefixes is not None and (window > 0 or not torch.is_grad_enabled())
+        long = [i for i, s in enumerate(starts) if kept and is_long(s)]
         short = [i for i in range(len(rows)) if i not in long]
         found: dict[int, Tensor] = {}
         if short:
-            found.update(
-                zip(short, self._batch([rows[i] for i in short], [starts[i] for i in short]), strict=True)
-            )
+            together = self._as_tree if self.packs else self._padded
+            with self._recomputing(recompute):
+                parts = together([rows[i] for i in short], [starts[i] for i in short])
+            found.update(zip(short, parts, strict=True))
         for i in long:
             assert prefixes is not None
-            found[i] = self._after_prefix(rows[i], starts[i], prefixes)
+            found[i] = self._after_prefix(rows[i], starts[i], prefixes, window)
         return torch.cat([found[i] for i in range(len(rows))])
 
-    def _batch(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Tensor]:
+    def _as_tree(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Tensor]:
+        tree = pack([row[:-1] for row in rows])
+        hidden_ND = self._forward(torch.as_tensor([tree.ids]), tree=tree)[0]
+        return [hidden_ND[torch.as_tensor(tree.places(i, start - 1))] for i, start in enumerate(starts)]
+
+    def _padded(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Tensor]:
+        """For models that do not read trees. Padding stands on the right, where no token sees it."""
         longest = max(map(len, rows))
         ids_BT = torch.zeros((len(rows), longest), dtype=torch.long)
         for i, row in enumerate(rows):
@@ -244,18 +257,48 @@ class Policy:
         hidden_BTD = self._forward(ids_BT)
         return [hidden_BTD[i, s - 1 : len(r) - 1] for i, (r, s) in enumerate(zip(rows, starts, strict=True))]
 
-    def _after_prefix(self, row: Sequence[int], start: int, prefixes: PrefixCache) -> Tensor:
-        cut = start - WINDOW if torch.is_grad_enabled() else start - 1
+    def _after_prefix(self, row: Sequence[int], start: int, prefixes: PrefixCache, window: int) -> Tensor:
+        cut = max(0, start - window) if torch.is_grad_enabled() else start - 1
         past = prefixes.get(row[: start - 1], cut)
-        hidden_BTD = self._forward(torch.as_tensor([list(row[cut:])]), past=past)
-        return hidden_BTD[0, start - 1 - cut : len(row) - 1 - cut]
+        hidden_BTD = self._forward(torch.as_tensor([list(row[cut:-1])]), past=past)
+        return hidden_BTD[0, start - 1 - cut :]
 
-    def _forward(self, ids_BT: Tensor, *, past: DynamicCache | None = None) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            hidden_BTD: Tensor = self.body(
-                input_ids=ids_BT, past_key_values=past, use_cache=past is not None
-            ).last_hidden_state
+    def _forward(
+        self, ids_BT: Tensor, *, past: DynamicCache | None = None, tree: Pack | None = None
+    ) -> Tensor:
+        given: dict[str, Any] = {"input_ids": ids_BT, "past_key_values": past, "use_cache": past is not None}
+        if tree is not None:
+            given["position_ids"] = torch.as_tensor([tree.positions])
+            given["segments"] = tree.segments
+            given["attention_mask"] = torch.ones((1, 1, 1, 1), dtype=torch.bool)  # so that none is made
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.dtype is torch.bfloat16):
+            hidden_BTD: Tensor = self.body(**given).last_hidden_state
         return hidden_BTD
+
+    @contextmanager
+    def _recomputing(self, wanted: bool) -> Iterator[None]:
+        """Gradient checkpointing (Chen et al., 2016), a layer at a time."""
+        layers = self.body.layers if wanted and torch.is_grad_enabled() else []
+        for layer in layers:
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        try:
+            yield
+        finally:
+            for layer in layers:
+                del layer.forward
+
+    @torch.no_grad()
+    def _reads_trees(self) -> bool:
+        """Whether the model hands positions and segments to its attention, and mixes tokens nowhere else."""
+        shared = [1 + i % 7 for i in range(LEAST_SHARED + 8)]
+        rows = [[*shared, 1, 2, 3, 4], [*shared, 4, 3, 2, 1]]
+        starts = [len(shared)] * 2
+        try:
+            tree = torch.cat(self._as_tree(rows, starts)).float()
+        except (TypeError, RuntimeError):  # it was handed what it does not know
+            return False
+        plain = torch.cat(self._padded(rows, starts)).float()
+        return bool((tree - plain).norm() <= TREE_TOLERANCE * plain.norm())
 
     @torch.no_grad()
     def prefill(self, ids: Sequence[int], past: DynamicCache) -> DynamicCache:
@@ -279,7 +322,7 @@ class Policy:
 
     def logp_NV(self, hidden_ND: Tensor) -> Tensor:
         """Log-probs over the vocabulary, fp32."""
-        return torch.log_softmax(self.head(hidden_ND.to(torch.bfloat16)).float(), -1)
+        return torch.log_softmax(self.head(hidden_ND.to(self.dtype)).float(), -1)
 
     def logp_of(self, hidden_TD: Tensor, ids: Sequence[int]) -> Tensor:
         """Log-probs of these tokens at the positions that predict them, shape (T,)."""

@@ -62,13 +62,22 @@ class Anchor:
 class Preparer:
     """Computes what stays fixed, reading each long prompt once."""
 
-    def __init__(self, policy: Policy, settings: dict[str, Any], prefixes: PrefixCache) -> None:
-        """`prefixes`: as the policy reads them before the first step."""
+    def __init__(
+        self,
+        policy: Policy,
+        settings: dict[str, Any],
+        prefixes: PrefixCache,
+        base_prefixes: PrefixCache | None = None,
+    ) -> None:
+        """`prefixes`: as the policy reads them before the first step; `base_prefixes`: as base does.
+
+        A hinted prompt is the plain one as far as the hint, and is taken from there as far as that.
+        """
         self._policy = policy
         self._top_k = int(settings["top_k"])
         self._guidance = float(settings["guidance"])
         self._teacher_is_base = settings["teacher"] == "base"
-        self._old, self._base = prefixes, PrefixCache(policy)
+        self._old, self._base = prefixes, base_prefixes or PrefixCache(policy)
 
     def __call__(self, sample: WeightedSample) -> Prepared:
         has_mu = len(sample.logprobs) == len(sample.response_ids)
@@ -138,13 +147,3 @@ def default_anchors(policy: Policy) -> list[Anchor]:
         )
     asked = [Anchor([*p, *a.ids], len(p)) for p, a in zip(prompts, answers, strict=True)]
     return [*(Anchor(chat.encode(text)) for text in data["texts"]), *asked]
-
-
-def mismatch(prepared: Sequence[Prepared]) -> float | None:
-    """Mean |log π_old − μ| over sampled tokens: what engine and trainer disagree by. None without log-probs."""
-    gaps = [
-        (p.old_logp_T - torch.as_tensor(p.sample.logprobs)).abs()
-        for p in prepared
-        if len(p.sample.logprobs) == len(p.sample.response_ids)
-    ]
-    return float(torch.cat(gaps).mean()) if gaps else None

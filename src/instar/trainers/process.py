@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ import structlog
 from instar.errors import TrainingError
 from instar.records import UpdateJob, UpdateResult
 from instar.trainers.jobs import result_from, write_job
+from instar.trainers.memory import DEFAULT_MIB, memory_for
+from instar.trainers.share import Guarantee, can_leave_idle, nice_for
 
 log = structlog.get_logger()
 
@@ -24,13 +29,36 @@ CLOSE_AFTER_S = 5.0
 class ProcessTrainer:
     """Implements `ports.Trainer`: one child that keeps the model in memory, started again when it dies."""
 
-    def __init__(self, model_dir: Path, threads: int = 1, *, idle: bool = True) -> None:
-        """`idle`: compute only in the time that nobody else wants. Where nothing is served, there is no need."""
+    def __init__(
+        self,
+        model_dir: Path,
+        threads: int = 1,
+        *,
+        idle: bool = True,
+        min_share: float = 0.1,
+        memory_mib: int = DEFAULT_MIB,
+    ) -> None:
+        """`idle`: compute only in the time that nobody else wants, but for `min_share` of a core. Where nothing is
+        served, there is no need."""
         self._model_dir = str(model_dir)
-        self._command = [sys.executable, "-m", "instar.trainers.child", str(threads)]
-        self._command += [] if idle else ["at-normal-priority"]
+        self._memory_mib = memory_mib
+        way = _way(min_share) if idle else "normal"
+        self._min_share = min_share if way == "idle" else 0.0
+        self._command = [
+            sys.executable,
+            "-m",
+            "instar.trainers.child",
+            str(threads),
+            way,
+            str(nice_for(min_share)),
+        ]
         self._child: subprocess.Popen[str] | None = None
         self._one_at_a_time = threading.Lock()
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest prompt plus response that fits into the memory. Raises TrainingError."""
+        return memory_for(Path(self._model_dir), self._memory_mib).longest()
 
     def run(self, job: UpdateJob) -> UpdateResult:
         """Blocks until the update is computed. Raises TrainingError if it could not be, or the child died."""
@@ -64,7 +92,8 @@ class ProcessTrainer:
         try:
             child.stdin.write(line + "\n")
             child.stdin.flush()
-            answer = child.stdout.readline()
+            with self._guaranteed(child.pid):
+                answer = child.stdout.readline()
         except OSError:  # it died before it took the job
             answer = ""
         if not answer.endswith("\n"):
@@ -72,6 +101,9 @@ class ProcessTrainer:
             code = _end(child)
             raise TrainingError(f"the compute child ended with code {code} in the middle of an update")
         return answer
+
+    def _guaranteed(self, pid: int) -> AbstractContextManager[None]:
+        return Guarantee(pid, self._min_share).held() if self._min_share else nullcontext()
 
     def _alive(self) -> subprocess.Popen[str]:
         if self._child is not None and self._child.poll() is not None:
@@ -95,6 +127,13 @@ class ProcessTrainer:
         if child is not None:
             child.kill()
             _end(child)
+
+
+def _way(min_share: float) -> str:
+    """How the child yields: in the idle class, unless it has a share to get there and may not leave it for that."""
+    if not hasattr(os, "SCHED_IDLE"):
+        return "nice"
+    return "idle" if not min_share or can_leave_idle() else "nice"
 
 
 def _end(child: subprocess.Popen[str]) -> int:

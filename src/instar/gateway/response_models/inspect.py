@@ -41,6 +41,8 @@ class Loops(BaseModel):
 
 class Training(BaseModel):
     enabled: bool
+    mode: Annotated[str, Field(description="When an update may start, in words")]
+    later: Annotated[str | None, Field(description="What the mode waits for now")]
     method: str
     waiting: int
     batch_size: int
@@ -48,6 +50,7 @@ class Training(BaseModel):
     updates: int
     last: Fact | None
     reasons: dict[str, int]
+    fidelity: Annotated[Fact | None, Field(description="How far engine and trainer disagree on log-probs")]
 
 
 class Counts(BaseModel):
