@@ -332,6 +332,61 @@ def test_looking_ahead_reads_long_prompts_and_changes_no_byte(
     local._parts.cache_clear()
 
 
+@pytest.mark.usefixtures("narrow")
+def test_prompts_are_never_kept_as_half_trained_weights_read_them(model_dir: Path, tmp_path: Path) -> None:
+    """Edits were not sampled, so that nothing reads their prompts before the first step."""
+    prompts = [[*range(40, 70 + i), *range(40, 50)] for i in range(6)]
+    edits = [
+        weighted(turn_id=f"t{i}", prompt_ids=prompt, logprobs=[], nll_T=[0.25] * 4)
+        for i, prompt in enumerate(prompts)
+    ]
+    update = job(model_dir, tmp_path / "fresh", edits)
+    update = replace(update, settings={**update.settings, "gradient_tokens": 8, "micro_batch": 2})
+    local._parts.cache_clear()
+    local.compute(update)
+    parts = local.parts_of(update)
+    kept, anew = parts.reviser.prefixes, PrefixCache(parts.policy)
+    with parts.policy.as_base():
+        for prompt in prompts:
+            for held, wanted in zip(
+                kept.read(prompt[:-1]).layers, anew.read(prompt[:-1]).layers, strict=True
+            ):
+                assert torch.equal(held.keys, wanted.keys)
+    local.compute(replace(update, out_dir=str(tmp_path / "warm")))
+    assert sha(tmp_path / "warm") == sha(tmp_path / "fresh")
+    local._parts.cache_clear()
+
+
+@pytest.mark.usefixtures("narrow")
+def test_what_is_pinned_is_bounded_and_does_not_depend_on_what_was_read_before(policy: Policy) -> None:
+    first, second = [*range(40, 80)], [*range(40, 79), 20]
+    small = PrefixCache(policy, room=bytes_of(policy, first))
+
+    def keys(cache: PrefixCache, prompt: list[int]) -> torch.Tensor:
+        return cache.read(prompt).layers[1].keys
+
+    policy.reset(0)
+    before = keys(PrefixCache(policy), first)
+    with small.pinned([first, second]):
+        disturb(policy)
+        assert torch.equal(keys(small, first), before)
+        fresh = PrefixCache(policy)
+        assert torch.equal(keys(small, second), keys(fresh, second))
+        assert not torch.equal(keys(small, second)[:, :, :39], before[:, :, :39])
+    policy.reset(0)
+
+
+def bytes_of(policy: Policy, prompt: list[int]) -> int:
+    layers = PrefixCache(policy).read(prompt).layers
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+
+
+def disturb(policy: Policy) -> None:
+    with torch.no_grad():
+        for parameter in policy.parameters:
+            parameter.add_(0.1)
+
+
 @pytest.mark.parametrize("damage", ["config", "tensors", "rank"])
 def test_a_parent_that_does_not_fit_is_refused(
     policy: Policy, model_dir: Path, tmp_path: Path, damage: str

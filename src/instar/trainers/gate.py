@@ -131,7 +131,10 @@ class Gate:
                 answers = self._answers(block)
             logp = self._backdrop.logp(block, answers)
             marks = marks_of(self.canary, block, answers, logp)
-            draft = BaseBlock(min(m.logp for m in marks), margin_curve(logp, ANSWER_TOKENS), 0)
+            least = min(
+                (m.logp for m in marks if math.isfinite(m.logp)), default=-math.inf
+            )  # empty: no likelihood
+            draft = BaseBlock(least, margin_curve(logp, ANSWER_TOKENS), 0)
             unsound = sum(fault(m, draft) is not None for m in marks)
             self._base[block.start] = BaseBlock(draft.least_logp, draft.margin, unsound)
         return self._base[block.start]

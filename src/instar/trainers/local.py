@@ -183,12 +183,14 @@ def train(
     settings, choose = job.settings, random.Random(job.seed)
     anchors = [Anchor(ids) for ids in job.anchors] or default_anchors(policy)
     size, steps = int(settings["micro_batch"]), []
-    for _ in range(int(settings["passes"])):
-        order = list(teaching)
-        choose.shuffle(order)
-        for at in range(0, len(order), size):
-            pulled = choose.sample(anchors, min(ANCHORS, len(anchors)))
-            steps.append(step(policy, optimizer, order[at : at + size], pulled, settings, prefixes))
+    windowed = bool(settings.get("gradient_tokens"))  # else gradients need no prompt that is read beforehand
+    with prefixes.pinned(p.row[: p.start - 1] for p in teaching if windowed and is_long(p.start)):
+        for _ in range(int(settings["passes"])):
+            order = list(teaching)
+            choose.shuffle(order)
+            for at in range(0, len(order), size):
+                pulled = choose.sample(anchors, min(ANCHORS, len(anchors)))
+                steps.append(step(policy, optimizer, order[at : at + size], pulled, settings, prefixes))
     return steps
 
 

@@ -7,7 +7,7 @@ Where no gradient is needed, long prompts are read once and kept (PrefixCache).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,7 @@ class PrefixCache:
         self._policy = policy
         self._room = room
         self._held: dict[tuple[int, ...], DynamicCache] = {}
+        self._pinned: dict[tuple[int, ...], DynamicCache] | None = None
         self._version = ""
 
     def hold_for(self, version: str) -> None:
@@ -81,11 +82,33 @@ class PrefixCache:
     def read(self, ids: Sequence[int]) -> DynamicCache:
         """The cache that is held, read now if need be. Not to be extended."""
         key = tuple(ids)
+        if self._pinned is not None:
+            pinned = self._pinned.get(key)
+            return self._policy.prefill(key, DynamicCache()) if pinned is None else pinned
         found = self._held.pop(key, None)
         self._held[key] = found if found is not None else self._compute(key)
         while len(self._held) > 1 and sum(map(_bytes, self._held.values())) > self._room:
             del self._held[next(iter(self._held))]
         return self._held[key]
+
+    @contextmanager
+    def pinned(self, prompts: Iterable[Sequence[int]]) -> Iterator[None]:
+        """While the weights change: these stay as they are read now, the first of them that there is room for.
+
+        Any other prompt is read anew each time and not kept: it would be under weights that are no version's. So what
+        is handed out depends on `prompts` alone here too.
+        """
+        pinned, room = dict[tuple[int, ...], DynamicCache](), self._room
+        for key in dict.fromkeys(map(tuple, prompts)):
+            room -= _bytes(self.read(key))
+            if room < 0:
+                break
+            pinned[key] = self.read(key)
+        self._pinned = pinned
+        try:
+            yield
+        finally:
+            self._pinned = None
 
     def _compute(self, ids: tuple[int, ...]) -> DynamicCache:
         grown, shared, nearest = DynamicCache(), 0, DynamicCache()
@@ -295,7 +318,7 @@ class Policy:
         starts = [len(shared)] * 2
         try:
             tree = torch.cat(self._as_tree(rows, starts)).float()
-        except (TypeError, RuntimeError):  # it was handed what it does not know
+        except (TypeError, ValueError, RuntimeError):  # it was handed what it does not know
             return False
         plain = torch.cat(self._padded(rows, starts)).float()
         return bool((tree - plain).norm() <= TREE_TOLERANCE * plain.norm())
