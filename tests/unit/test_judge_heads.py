@@ -91,7 +91,7 @@ def test_most_heads_beat_one_that_is_surer() -> None:
     heads = [mild] * 9 + [(0.0001, 0.9998, 0.0001)]
     verdict = link_of(*heads, agreement=0.75).read("anything")
     assert verdict is None  # mean .56: voted −1, but without conviction
-    surer = [(0.80, 0.15, 0.05)] * 4 + [(0.0001, 0.9998, 0.0001)]
+    surer = [(0.92, 0.06, 0.02)] * 4 + [(0.0001, 0.9998, 0.0001)]
     spoken = link_of(*surer, agreement=0.75).read("anything")
     assert spoken is not None
     assert (spoken.score, spoken.votes) == (-1, (-1, -1, -1, -1, 0))
