@@ -202,9 +202,9 @@ class Store(Ratings, Protocol):
 
         A sample of version v is stale when `current − v > max_staleness` (BASE counts as 0); stale samples
         and those of pinned versions are returned only if they have a correction or an accepted retry, with
-        logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns of the sessions
-        that are held back, this share of all, with the reason `held_back`; these are still judged anew. Those of more
-        than `longest` tokens of prompt and response get the reason `too_long`.
+        logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns that are held back,
+        of this share of all hours, with the reason `held_back`; these are still judged anew, and their answers are
+        nobody's accepted retry. Those of more than `longest` tokens of prompt and response get the reason `too_long`.
         """
         ...
 
@@ -225,7 +225,7 @@ class Store(Ratings, Protocol):
 
     def verdicts(self, learner: str, limit: int, *, held_back: float = 0.0) -> list[JudgedAnswer]:
         """The newest `limit` answers in plain text that the learner's own words accepted or rejected, oldest first;
-        without the sessions that are held back, this share of all."""
+        without those that are held back, of this share of all hours."""
         ...
 
     def begin_update(

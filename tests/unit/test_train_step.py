@@ -13,13 +13,12 @@ import pytest
 from instar.config import GateSettings, Settings, TrainSettings
 from instar.errors import TrainingError
 from instar.flow.fidelity import FIDELITY
-from instar.flow.held_back import is_held_back
 from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import StepReport, TrainStep
 from instar.records import Fate, GateReport, Origin, Sample, UpdateJob, UpdateResult, WeightedSample
 from instar.registry import FolderRegistry
 from tests.kit.samples import WordPrompts
-from tests.kit.store_scenes import Scene
+from tests.kit.store_scenes import Scene, session_that_is
 
 NO_UPDATE = ("waiting", "looked ahead")
 
@@ -433,10 +432,6 @@ def test_number_on_disk_is_never_given_again(bench: Bench, monkeypatch: pytest.M
 
 
 # ── held-back turns, approval, taking back ────────────────────────────────────────────────────────────────
-def session_that_is(held_back: bool, share: float = 0.1) -> str:
-    return next(s for s in (f"session {i}" for i in range(1000)) if is_held_back(s, share) == held_back)
-
-
 def test_held_back_turns_are_never_trained_on_and_go_along_to_be_tried_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path, gate=GateSettings())  # type: ignore[call-arg]
     kept, free = session_that_is(True), session_that_is(False)
