@@ -213,14 +213,16 @@ class Store(Ratings, Protocol):
         ...
 
     def last_activity_at(self) -> float | None:
-        """Wall time of the newest answer's end, next state or judgement: how long has it been quiet?
+        """Wall time of the newest answer's end, next state or judgement, of these the one that is nearest to now: the
+        date may have been set back meanwhile. How long has it been quiet?
 
-        While an answer is being sampled, that is now: somebody waits for it, and may react.
+        While an answer is being sampled, for an hour at most, that is now: somebody waits for it, and may react.
         """
         ...
 
     def last_served_at(self) -> float | None:
-        """Wall time at which the newest answers ended; now, while one is being sampled; None before the first."""
+        """Wall time at which one of the newest answers ended, the one that is nearest to now; now, while one is being
+        sampled, for an hour at most; None before the first."""
         ...
 
     def verdicts(self, learner: str, limit: int, *, held_back: float = 0.0) -> list[JudgedAnswer]:

@@ -170,7 +170,7 @@ def test_when_was_the_last_activity(scene: Scene) -> None:
     assert scene.store.last_activity_at() == 300.0
     scene.said("t", "exit 0", NextKind.TOOL_RESULT)
     assert scene.store.last_activity_at() == 250.0, "the newest of each, not the largest date ever seen"
-    scene.store.open_turns([make_turn("slow")], [])
+    scene.store.open_turns([make_turn("slow", created_at=scene.clock.now())], [])
     assert scene.store.last_activity_at() == scene.clock.now(), "somebody waits for an answer"
 
 
@@ -181,11 +181,27 @@ def test_when_was_the_last_request(scene: Scene) -> None:
     scene.said("t", "no")
     scene.judge("t", 1, Source.USER)
     assert scene.store.last_served_at() == 101.0, "what is said of an answer is no request"
-    scene.store.open_turns([make_turn("slow")], [])
+    scene.store.open_turns([make_turn("slow", created_at=scene.clock.now())], [])
     scene.answered("quick", outcome={"closed_at": 150.0})
     assert scene.store.last_served_at() == scene.clock.now(), "an older one is still being answered"
     scene.store.close_turn("slow", make_outcome("slow", closed_at=160.0))
     assert scene.store.last_served_at() == 160.0, "it began before the newest and ended after it"
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_turn_that_was_left_open_is_no_answer_that_somebody_waits_for(scene: Scene, hours: int) -> None:
+    scene.corrected("t")
+    scene.store.open_turns([make_turn("left", created_at=scene.clock.now() - 3600 * hours)], [])
+    assert (scene.store.last_served_at(), scene.store.last_activity_at()) == (101.0, 250.0)
+
+
+def test_a_date_that_was_set_back_does_not_stand_for_the_newest(scene: Scene) -> None:
+    now = scene.clock.now()
+    scene.answered("tomorrow", outcome={"closed_at": now + 86400})
+    assert scene.store.last_served_at() == now + 86400
+    scene.answered("today", outcome={"closed_at": now - 5})
+    scene.said("tomorrow", "no")
+    assert (scene.store.last_served_at(), scene.store.last_activity_at()) == (now - 5, now - 5)
 
 
 def test_loops_say_that_they_live(scene: Scene) -> None:

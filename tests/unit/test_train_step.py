@@ -237,6 +237,14 @@ def test_fewer_will_do_after_some_quiet(bench: Bench) -> None:
     assert bench.step().did == "proposed"
 
 
+@pytest.mark.parametrize(("mode", "turn_ids"), [("always", "ab"), ("idle", "abcd")])
+def test_a_date_that_is_set_back_by_a_day_delays_nothing(bench: Bench, mode: str, turn_ids: str) -> None:
+    with_mode(bench, mode=mode, idle_s=60.0)
+    bench.correct(*turn_ids)
+    bench.scene.clock.wall -= 86400.0
+    assert bench.step().did == "proposed"
+
+
 def with_mode(bench: Bench, **settings: Any) -> None:
     bench.train = bench.train.model_copy(update=settings)
 

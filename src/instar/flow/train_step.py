@@ -136,7 +136,7 @@ class TrainStep:
         if len(samples) < train.min_batch:
             return f"{len(samples)} of {train.batch_size} judged turns"
         last = self.store.last_activity_at()
-        quiet = self.clock.now() - last if last is not None else 0.0
+        quiet = abs(self.clock.now() - last) if last is not None else 0.0
         if quiet >= train.quiet_s:
             return None
         return f"{len(samples)} of {train.batch_size} judged turns; fewer will do after {train.quiet_s:.0f} s of quiet"
