@@ -313,7 +313,7 @@ def test_status_tells_whose_ratings_move_nothing_and_why(instar: Any, server: Fa
     server.answers["/v1/status"] = (200, {**FACTS, "judge": told})
     ran = instar("status")
     assert "ann: 9 with words are not used: as you in 8 → 5 of them, unseen" in ran.out
-    assert "bob: 2 with words, too few to move the heads" in ran.out
+    assert "bob: 2 with words, too few, or all of one kind, to move the heads" in ran.out
 
 
 def test_status_tells_when_it_trains_and_what_it_waits_for(instar: Any, server: FakeServer) -> None:

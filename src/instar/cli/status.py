@@ -161,7 +161,7 @@ def _own_ratings(learners: dict[str, dict[str, Any]]) -> dict[str, str]:
 def _use_of_ratings(found: dict[str, Any]) -> str:
     number, before, after = found["ratings"], found["agree_before"], found["agree_after"]
     if before is None:
-        return f"{number} with words, too few, or too much alike, to move the heads"
+        return f"{number} with words, too few, or all of one kind, to move the heads"
     use = "move the heads" if found["in_use"] else "are not used"
     return f"{number} with words {use}: as you in {before} → {after} of them, unseen"
 
