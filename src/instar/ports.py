@@ -299,7 +299,8 @@ class Store(Ratings, Protocol):
 
     def counts(self) -> dict[str, Any]:
         """{"turns": {status: n}, "judged": {"1" | "0" | "-1" | "none": n}, "waiting": {"unjudged": n,
-        "trainable": n}, "used": n, "reasons": {reason: n}}"""
+        "trainable": n}, "used": n, "published": n, "reasons": {reason: n}}; `published` counts the updates
+        whose version has served."""
         ...
 
     def agreement(self) -> dict[str, dict[str, int]]:

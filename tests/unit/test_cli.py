@@ -296,6 +296,22 @@ def test_status_tells_loops_batch_updates_and_reasons(instar: Any, server: FakeS
     assert "brand_new_reason" in lines["1"]
 
 
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ({"status": "proposed", "version": "v7", "note": "All checks passed."}, "passed the gate as v7: All"),
+        ({"status": "running", "version": None, "note": None}, "last update being computed\n"),
+        ({"status": "unused", "version": None, "note": "No words."}, "nothing learned: No words."),
+    ],
+)
+def test_status_says_in_words_how_the_last_update_ended(
+    instar: Any, server: FakeServer, last: dict[str, Any], told: str
+) -> None:
+    server.answers["/v1/status"] = (200, {**FACTS, "training": {**FACTS["training"], "last": last}})  # type: ignore[dict-item]
+    out = "\n".join(" ".join(line.split()) for line in instar("status").out.splitlines())
+    assert told in out + "\n"
+
+
 def test_status_says_what_is_wrong_with_the_judge_and_nothing_of_agreement_before_there_is_any(
     instar: Any, server: FakeServer
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from instar.records import Judgement, NextKind, Source
+from instar.records import Fate, Judgement, NextKind, Source
 from tests.kit.store_scenes import Scene, make_outcome, make_turn
 
 
@@ -76,7 +76,8 @@ def test_views_newest_first_page_by_page_and_by_session(scene: Scene) -> None:
 
 def test_counts(scene: Scene) -> None:
     assert scene.store.counts() == {
-        "turns": {}, "judged": {}, "waiting": {"unjudged": 0, "trainable": 0}, "used": 0, "reasons": {},
+        "turns": {}, "judged": {}, "waiting": {"unjudged": 0, "trainable": 0}, "used": 0, "published": 0,
+        "reasons": {},
     }  # fmt: skip
     for turn_id, score in (("a", 1), ("b", -1), ("c", -1)):
         scene.corrected(turn_id, score=score)
@@ -91,8 +92,24 @@ def test_counts(scene: Scene) -> None:
     scene.store.finish_update(update.id, status="proposed", version="v1", note=None, activate=False)
     assert scene.store.counts() == {
         "turns": {"done": 6, "open": 1}, "judged": {"1": 1, "-1": 2, "none": 1},
-        "waiting": {"unjudged": 1, "trainable": 2}, "used": 1, "reasons": {"opted_out": 1},
+        "waiting": {"unjudged": 1, "trainable": 2}, "used": 1, "published": 0,
+        "reasons": {"opted_out": 1},
     }  # fmt: skip
+
+
+def test_published_are_all_updates_whose_version_has_served(scene: Scene) -> None:
+    for number in range(1, 23):
+        scene.corrected(f"t{number}")
+        update = scene.store.begin_update([f"t{number}"], "base", "{}")
+        waits = number == 22
+        scene.store.finish_update(
+            update.id, status="proposed", version=f"v{number}", note=None, activate=not waits, waits=waits
+        )
+    assert scene.store.counts()["published"] == 21, "the last one waits for a person"
+    scene.store.activate("v3", "back")
+    assert scene.store.counts()["published"] == 21
+    scene.store.decide("v22", Fate.APPROVED, "yes", activate="v22")
+    assert scene.store.counts()["published"] == 22
 
 
 def test_how_the_links_agree_with_the_users_own_ratings(scene: Scene) -> None:

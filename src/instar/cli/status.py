@@ -22,7 +22,7 @@ REASONS = {
     "failed": "the engine failed in mid-answer",
     "held_back": "kept for trying new versions on (gate.held_back)",
     "interrupted": "the server ended in mid-answer",
-    "nothing_to_learn": "the reaction does not say how to change the model",
+    "nothing_to_learn": "nothing to be learned: no words to go by, contradictions, or no better answer was found",
     "opted_out": "the client asked not to learn (X-Instar-Learn)",
     "poison": "judging or training failed three times",
     "rejected_by_gate": "two updates made of it did not pass the gate",
@@ -135,7 +135,12 @@ def _fidelity(found: dict[str, Any] | None) -> dict[str, str]:
     return {"log-probs": f"engine and trainer {in_words(found['last'])}"} if found else {}
 
 
-ENDINGS = {"unused": "nothing learned", "rejected": "refused by the gate"}
+ENDINGS = {
+    "running": "being computed",
+    "proposed": "passed the gate",
+    "unused": "nothing learned",
+    "rejected": "refused by the gate",
+}
 """How an update ended, in words where the store's own word does not say it."""
 
 

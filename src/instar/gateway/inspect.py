@@ -130,7 +130,7 @@ class InspectApi:
 
     def _status(self, engine_alive: bool) -> dict[str, Any]:
         counts = self.store.counts()
-        updates = self.store.updates(limit=20)
+        newest = next(iter(self.store.updates(limit=1)), None)
         beats = self.store.heartbeats()
         return {
             "active_version": self.store.active_version(),
@@ -146,9 +146,9 @@ class InspectApi:
                 "method": self.settings.train.method,
                 "waiting": counts["waiting"]["trainable"],
                 "batch_size": self.settings.train.batch_size,
-                "running": any(u.status == "running" for u in updates),
-                "updates": sum(u.status == "proposed" for u in updates),
-                "last": asdict(updates[0]) if updates else None,
+                "running": newest is not None and newest.status == "running",
+                "updates": counts["published"],
+                "last": asdict(newest) if newest else None,
                 "reasons": counts.get("reasons", {}),
                 "fidelity": summary(self.store.get_state(FIDELITY)),
             },

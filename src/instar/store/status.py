@@ -13,7 +13,7 @@ from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
 from instar.store.judging import count_unjudged
 from instar.store.rows import questions
-from instar.store.schema import RATED, activations, judgements, next_states, turns, uses
+from instar.store.schema import RATED, activations, judgements, next_states, turns, updates, uses
 from instar.store.training import count_trainable
 
 _TURN_KEYS = (
@@ -24,6 +24,12 @@ _NEWEST = 64
 LONGEST_ANSWER_S = 3600.0
 """A turn that is open for longer was left so: nobody is being answered any more."""
 _VERDICT_KEYS = ("score", "votes", "link", "hint", "why")
+
+
+_PUBLISHED = (
+    select(func.count()).select_from(updates).where(updates.c.version.in_(select(activations.c.version)))
+)
+"""Updates whose version has served: not those that wait for a person or did not pass."""
 
 
 class Status(Base):
@@ -109,6 +115,7 @@ class Status(Base):
                 "judged": judged,
                 "waiting": {"unjudged": count_unjudged(conn), "trainable": count_trainable(conn)},
                 "used": conn.execute(select(func.count(uses.c.turn_id.distinct()))).scalar_one(),
+                "published": conn.execute(_PUBLISHED).scalar_one(),
                 "reasons": _tally(
                     conn.execute(_grouped(turns.c.reason).where(turns.c.reason.is_not(None))).all()
                 ),

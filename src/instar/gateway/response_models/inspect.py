@@ -58,6 +58,7 @@ class Counts(BaseModel):
     judged: dict[str, int]
     waiting: dict[str, int]
     used: int
+    published: Annotated[int, Field(description="Updates whose version has served")]
     reasons: dict[str, int]
 
 
