@@ -142,9 +142,13 @@ class Store(Ratings, Protocol):
         """Model steps between two user messages, oldest first."""
         ...
 
-    def add_feedback(self, state: NextState) -> None:
-        """Record explicit feedback. An earlier judgement of the turn makes place for it if the turn was not
-        trained on yet. Raises StoreError for an unknown turn."""
+    def add_feedback(self, state: NextState) -> str | None:
+        """Record explicit feedback. An earlier judgement of the turn makes place for it.
+
+        Returns why nothing will be learned from it, in a word: the turn's reason, `learned` if it was learned from
+        before, `in_update` if an update has it in hand; None where nothing stands against it. Raises StoreError for an
+        unknown turn.
+        """
         ...
 
     def turn(self, turn_id: str) -> Turn | None: ...

@@ -217,6 +217,15 @@ def test_chat_judgements_go_to_the_last_turn(instar: Any, server: FakeServer) ->
         {"turn": turn, "score": -1, "correction": "Hello there."},
     ]
     assert len(server.bodies("/v1/chat/completions")) == 1
+    assert ran.out.count("noted, thank you") == 3
+
+
+def test_chat_says_when_a_judgement_comes_too_late_to_be_learned(instar: Any, server: FakeServer) -> None:
+    why = "it was learned from before"
+    server.answers["/v1/feedback"] = (200, {"recorded": True, "learnable": False, "why": why})
+    out = instar("chat", typed="Hi\n/fix Hello there.\n").out
+    assert f"noted as your verdict, but not learned from: {why}" in out
+    assert "thank" not in out
 
 
 def test_chat_new_forgets_the_history_and_the_session(instar: Any, server: FakeServer) -> None:

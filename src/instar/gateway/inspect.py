@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import RequestError
 from instar.flow.fidelity import FIDELITY, summary
+from instar.flow.reasons import REASONS
 from instar.flow.schedule import in_words
 from instar.flow.sessions import clean_session_id
 from instar.flow.story import waiting_version
@@ -209,8 +210,9 @@ class InspectApi:
             score=score,
             correction=body.correction,
         )
-        await asyncio.to_thread(self.store.add_feedback, state)
-        return JSONResponse({"turn": body.turn, "recorded": True})
+        reason = await asyncio.to_thread(self.store.add_feedback, state)
+        why = None if reason is None else REASONS.get(reason, reason)
+        return JSONResponse({"turn": body.turn, "recorded": True, "learnable": reason is None, "why": why})
 
 
 def _whole_number(text: str, name: str, least: int, most: int) -> int:

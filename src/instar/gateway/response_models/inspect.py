@@ -121,3 +121,7 @@ class TurnList(BaseModel):
 class FeedbackTaken(BaseModel):
     turn: str
     recorded: Literal[True]
+    learnable: Annotated[
+        bool, Field(description="Whether it may still be learned from; it is your verdict anyway")
+    ]
+    why: Annotated[str | None, Field(description="Why not, in words")]
