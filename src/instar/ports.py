@@ -212,8 +212,9 @@ class Store(Ratings, Protocol):
         """
         ...
 
-    def held_back(self, learners: Sequence[str], limit: int) -> list[Sample]:
-        """Judged turns of these learners that are never trained on, newest first."""
+    def held_back(self, learner: str, limit: int, *, longest: int | None = None) -> list[Sample]:
+        """Turns of this learner that are never trained on, newest first: those whose verdict is the user's own and says
+        what is better, of at most `longest` tokens of prompt and response."""
         ...
 
     def last_activity_at(self) -> float | None:

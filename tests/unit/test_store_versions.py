@@ -98,9 +98,33 @@ def test_an_hour_of_a_session_is_held_back_as_a_whole_and_says_so(scene: Scene) 
         "c": "held_back",
     }
     assert trainable(scene, 0.0) == ["b"], "what was held back once stays so"
-    assert [(s.turn_id, s.score) for s in scene.store.held_back(["ann"], 9)] == [("c", 1), ("a", -1)]
-    assert [s.turn_id for s in scene.store.held_back(["ann"], 1)] == ["c"]
-    assert scene.store.held_back(["bob"], 9) == []
+    assert [(s.turn_id, s.score) for s in scene.store.held_back("ann", 9)] == [("c", 1), ("a", -1)]
+    assert [s.turn_id for s in scene.store.held_back("ann", 1)] == ["c"]
+    assert scene.store.held_back("bob", 9) == []
+
+
+def test_what_says_nothing_takes_no_place_among_those_that_a_version_is_tried_on(scene: Scene) -> None:
+    def rejected(turn_id: str, source: Source = Source.USER, score: int = -1, **words: str) -> None:
+        scene.answered(turn_id, session_id=KEPT)
+        scene.said(turn_id, "No.")
+        scene.judge(turn_id, score, source=source, **words)
+
+    rejected("worded", hint="Shorter.")
+    rejected("edited", correction="so")
+    scene.corrected("praised", 1, session_id=KEPT)
+    rejected("asked again")
+    scene.corrected("accepted", 1, session_id=KEPT, parent_id="asked again")
+    scene.corrected("long", 1, session_id=KEPT, outcome={"prompt_ids": [1] * 99})
+    scene.corrected("empty", 1, session_id=KEPT, outcome={"response_ids": [], "logprobs": []})
+    for number in range(5):
+        rejected(f"wordless {number}")
+        rejected(f"tool {number}", Source.TOOL, 1)
+    assert trainable(scene) == []
+    found = [s.turn_id for s in scene.store.held_back("ann", 2, longest=50)]
+    assert found == ["accepted", "asked again"]
+    found = [s.turn_id for s in scene.store.held_back("ann", 9, longest=50)]
+    assert found == ["accepted", "asked again", "praised", "edited", "worded"]
+    assert scene.store.held_back("ann", 1)[0].turn_id == "long"
 
 
 def test_nothing_is_held_back_before_it_is_judged(scene: Scene) -> None:
@@ -116,7 +140,7 @@ def test_what_is_held_back_is_judged_anew_when_the_user_says_so(scene: Scene) ->
     assert scene.waiting() == ["a"]
     scene.judge("a", 1)
     assert trainable(scene) == []
-    assert [s.score for s in scene.store.held_back(["ann"], 9)] == [1]
+    assert [s.score for s in scene.store.held_back("ann", 9)] == [1]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5])

@@ -16,7 +16,8 @@ from instar.ports import TeacherPrompts
 from instar.records import HeldBackTurn, Sample
 
 LIMIT = 32
-"""Newest held-back turns of a learner that a version is tried on: what an update can afford."""
+"""Newest held-back turns of a learner that a version is tried on, of those that say something: what an update can
+afford."""
 BLOCK_S = 3600.0
 """What is said within so long is mostly one conversation, and of one kind."""
 
@@ -35,6 +36,12 @@ class Lot:
         drawn = (self.salt, learner, counted[1] if counted else session_id, str(int(at // BLOCK_S)))
         digest = hashlib.sha256("\x00".join(drawn).encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8], "big") < self.share * 2**64
+
+
+def says_what_is_better(sample: Sample) -> bool:
+    """Whether two versions can be told apart by it: a rejection without words says nothing of what would be better."""
+    wanted = sample.correction or sample.accepted or sample.hint or ""
+    return bool(sample.response_ids) and (sample.score == 1 or bool(wanted.strip()))
 
 
 def to_try(sample: Sample, prompts: TeacherPrompts) -> HeldBackTurn:
