@@ -220,6 +220,7 @@ def test_a_turn_that_kills_its_judge_three_times_is_set_aside_and_the_others_go_
     reasons = {v["id"]: v["reason"] for v in scene.store.turn_views()}
     assert reasons == {"bad": "poison", "good": None}
     scene.said("bad", "z")
+    scene.feedback("bad", "no", -1)
     scene.steady.seconds += 61
     assert "bad" not in scene.waiting()
 
