@@ -213,7 +213,7 @@ class GateSettings(Group):
         0.75, gt=0, lt=1, description="share of canary answers that must be sound, relative to base"
     )
     held_back: float = Field(
-        0.1, ge=0, lt=1, description="share of sessions never trained on, which new versions are tried on"
+        0.1, ge=0, lt=1, description="share of all hours never trained on, which new versions are tried on"
     )
     approve: bool = Field(
         False, description="whether a version that passed waits for `instar versions approve`"

@@ -142,9 +142,13 @@ class Store(Ratings, Protocol):
         """Model steps between two user messages, oldest first."""
         ...
 
-    def add_feedback(self, state: NextState) -> None:
-        """Record explicit feedback. An earlier judgement of the turn makes place for it if the turn was not
-        trained on yet. Raises StoreError for an unknown turn."""
+    def add_feedback(self, state: NextState) -> str | None:
+        """Record explicit feedback. An earlier judgement of the turn makes place for it.
+
+        Returns why nothing will be learned from it, in a word: the turn's reason, `learned` if it was learned from
+        before, `in_update` if an update has it in hand; None where nothing stands against it. Raises StoreError for an
+        unknown turn.
+        """
         ...
 
     def turn(self, turn_id: str) -> Turn | None: ...
@@ -202,30 +206,33 @@ class Store(Ratings, Protocol):
 
         A sample of version v is stale when `current − v > max_staleness` (BASE counts as 0); stale samples
         and those of pinned versions are returned only if they have a correction or an accepted retry, with
-        logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns of the sessions
-        that are held back, this share of all, with the reason `held_back`; these are still judged anew. Those of more
-        than `longest` tokens of prompt and response get the reason `too_long`.
+        logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns that are held back,
+        of this share of all hours, with the reason `held_back`; these are still judged anew, and their answers are
+        nobody's accepted retry. Those of more than `longest` tokens of prompt and response get the reason `too_long`.
         """
         ...
 
-    def held_back(self, learners: Sequence[str], limit: int) -> list[Sample]:
-        """Judged turns of these learners that are never trained on, newest first."""
+    def held_back(self, learner: str, limit: int, *, longest: int | None = None) -> list[Sample]:
+        """Turns of this learner that are never trained on, newest first: those whose verdict is the user's own and says
+        what is better, of at most `longest` tokens of prompt and response."""
         ...
 
     def last_activity_at(self) -> float | None:
-        """Wall time of the newest answer's end, next state or judgement: how long has it been quiet?
+        """Wall time of the newest answer's end, next state or judgement, of these the one that is nearest to now: the
+        date may have been set back meanwhile. How long has it been quiet?
 
-        While an answer is being sampled, that is now: somebody waits for it, and may react.
+        While an answer is being sampled, for an hour at most, that is now: somebody waits for it, and may react.
         """
         ...
 
     def last_served_at(self) -> float | None:
-        """Wall time at which the newest answers ended; now, while one is being sampled; None before the first."""
+        """Wall time at which one of the newest answers ended, the one that is nearest to now; now, while one is being
+        sampled, for an hour at most; None before the first."""
         ...
 
     def verdicts(self, learner: str, limit: int, *, held_back: float = 0.0) -> list[JudgedAnswer]:
         """The newest `limit` answers in plain text that the learner's own words accepted or rejected, oldest first;
-        without the sessions that are held back, this share of all."""
+        without those that are held back, of this share of all hours."""
         ...
 
     def begin_update(
@@ -297,7 +304,8 @@ class Store(Ratings, Protocol):
 
     def counts(self) -> dict[str, Any]:
         """{"turns": {status: n}, "judged": {"1" | "0" | "-1" | "none": n}, "waiting": {"unjudged": n,
-        "trainable": n}, "used": n, "reasons": {reason: n}}"""
+        "trainable": n}, "used": n, "published": n, "reasons": {reason: n}}; `published` counts the updates
+        whose version has served."""
         ...
 
     def agreement(self) -> dict[str, dict[str, int]]:

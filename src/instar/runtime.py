@@ -15,7 +15,8 @@ class Clock(Protocol):
     """Wall time for what people read, monotonic time for what decides."""
 
     def now(self) -> float:
-        """Seconds since the epoch. May jump; never decides anything but what is shown."""
+        """Seconds since the epoch, for what is shown. May jump: where it decides (quiet, hours), no jump may matter for
+        longer than what is waited for."""
         ...
 
     def monotonic(self) -> float:

@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from instar.flow.held_back import Lot
 from instar.records import Judgement, Kind, NextKind, NextState, Source, Turn, TurnOutcome, TurnStatus
 from instar.runtime import FakeClock
 from instar.store import SqlStore, open_store
 from instar.store.steady import Instant
+from instar.store.training import LOT
+
+SALT = "the same in all tests"
 
 
 def url_of(path: Path) -> str:
@@ -41,6 +45,12 @@ class FakeSteady:
 
     def __call__(self) -> Instant:
         return Instant(self.boot, self.seconds)
+
+
+def session_that_is(held_back: bool, share: float = 0.1, at: float = 100.0) -> str:
+    """Name of a session of ann's that is held back in the hour of `at`, in a scene, or that is not."""
+    lot = Lot(share, SALT)
+    return next(s for s in (f"session {i}" for i in range(1000)) if lot.holds_back("ann", s, at) == held_back)
 
 
 def make_turn(turn_id: str, **changes: Any) -> Turn:
@@ -85,6 +95,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         self.store: SqlStore = new_store(self.path, clock=self.clock, steady=self.steady)
+        self.store.put_state(LOT, {"salt": SALT})
 
     def answered(self, turn_id: str, *, outcome: dict[str, Any] | None = None, **turn: Any) -> str:
         self.store.open_turns([make_turn(turn_id, **turn)], [])

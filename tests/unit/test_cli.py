@@ -217,6 +217,15 @@ def test_chat_judgements_go_to_the_last_turn(instar: Any, server: FakeServer) ->
         {"turn": turn, "score": -1, "correction": "Hello there."},
     ]
     assert len(server.bodies("/v1/chat/completions")) == 1
+    assert ran.out.count("noted, thank you") == 3
+
+
+def test_chat_says_when_a_judgement_comes_too_late_to_be_learned(instar: Any, server: FakeServer) -> None:
+    why = "it was learned from before"
+    server.answers["/v1/feedback"] = (200, {"recorded": True, "learnable": False, "why": why})
+    out = instar("chat", typed="Hi\n/fix Hello there.\n").out
+    assert f"noted as your verdict, but not learned from: {why}" in out
+    assert "thank" not in out
 
 
 def test_chat_new_forgets_the_history_and_the_session(instar: Any, server: FakeServer) -> None:
@@ -296,6 +305,22 @@ def test_status_tells_loops_batch_updates_and_reasons(instar: Any, server: FakeS
     assert "brand_new_reason" in lines["1"]
 
 
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        ({"status": "proposed", "version": "v7", "note": "All checks passed."}, "passed the gate as v7: All"),
+        ({"status": "running", "version": None, "note": None}, "last update being computed\n"),
+        ({"status": "unused", "version": None, "note": "No words."}, "nothing learned: No words."),
+    ],
+)
+def test_status_says_in_words_how_the_last_update_ended(
+    instar: Any, server: FakeServer, last: dict[str, Any], told: str
+) -> None:
+    server.answers["/v1/status"] = (200, {**FACTS, "training": {**FACTS["training"], "last": last}})  # type: ignore[dict-item]
+    out = "\n".join(" ".join(line.split()) for line in instar("status").out.splitlines())
+    assert told in out + "\n"
+
+
 def test_status_says_what_is_wrong_with_the_judge_and_nothing_of_agreement_before_there_is_any(
     instar: Any, server: FakeServer
 ) -> None:
@@ -313,7 +338,7 @@ def test_status_tells_whose_ratings_move_nothing_and_why(instar: Any, server: Fa
     server.answers["/v1/status"] = (200, {**FACTS, "judge": told})
     ran = instar("status")
     assert "ann: 9 with words are not used: as you in 8 → 5 of them, unseen" in ran.out
-    assert "bob: 2 with words, too few to move the heads" in ran.out
+    assert "bob: 2 with words, too few, or all of one kind, to move the heads" in ran.out
 
 
 def test_status_tells_when_it_trains_and_what_it_waits_for(instar: Any, server: FakeServer) -> None:

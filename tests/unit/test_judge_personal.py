@@ -164,16 +164,27 @@ def test_too_few_different_messages_move_nothing(heads: Heads, embedding: Embedd
     assert reader.own.facts() == {"ann": nothing}
 
 
+@pytest.mark.parametrize("told", [all_rated(IRONY, -1), [*all_rated(PRAISE, 1), ("hm", 0)]])
+def test_ratings_of_one_sign_move_nothing(
+    heads: Heads, embedding: Embedding, told: list[tuple[str, int]]
+) -> None:
+    """Whoever only ever complains would have all their words read as complaints."""
+    reader = Reader(heads, embedding, FakeRatings(ann=told))
+    assert reader.own.offset("ann", without="new") is None
+    assert reader.own.facts()["ann"]["agree_before"] is None
+
+
 def test_what_was_said_of_a_turn_has_no_part_in_reading_it(heads: Heads, embedding: Embedding) -> None:
-    reader = Reader(heads, embedding, FakeRatings(ann=all_rated(IRONY, -1)))
-    others = [Rating(f"ann {number}", "", text, -1) for number, text in enumerate(IRONY)][1:]
+    told = [*all_rated(IRONY, -1), *all_rated(PRAISE, 1)]
+    reader = Reader(heads, embedding, FakeRatings(ann=told))
+    others = [Rating(f"ann {number}", "", text, score) for number, (text, score) in enumerate(told)][1:]
     unaware = reader.own.offset("ann", without="ann 0")
     assert unaware is not None
     np.testing.assert_allclose(unaware, reader.own.fit(others).offset_CF, atol=1e-3)
     aware = reader.own.offset("ann", without="new")
     assert aware is not None
     assert np.abs(aware - unaware).max() > 0.05
-    assert reader.own.facts()["ann"]["ratings"] == 8
+    assert reader.own.facts()["ann"]["ratings"] == 14
 
 
 def test_ratings_are_read_again_only_when_something_was_rated(heads: Heads, embedding: Embedding) -> None:
@@ -181,18 +192,18 @@ def test_ratings_are_read_again_only_when_something_was_rated(heads: Heads, embe
     reader = Reader(heads, embedding, ratings)
     assert [reader.own.offset("ann", without="") for _ in range(3)] == [None] * 3
     assert ratings.read == 1
-    ratings.add("ann", IRONY[5], -1)
-    ratings.add("ann", IRONY[6], -1)
+    for text, score in (*all_rated(IRONY[5:], -1), *all_rated(PRAISE, 1)):
+        ratings.add("ann", text, score)
     assert reader.own.offset("ann", without="") is not None
     assert ratings.read == 2
 
 
 def test_from_the_store_to_the_judgement(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "instar.db")
-    for number, text in enumerate(IRONY):
+    for number, (text, score) in enumerate((*all_rated(IRONY, -1), *all_rated(PRAISE, 1))):
         scene.answered(f"t{number}")
         scene.said(f"t{number}", text)
-        scene.feedback(f"t{number}", score=-1)
+        scene.feedback(f"t{number}", score=score)
     chain = build_chain(JudgeSettings(), ratings=scene.store)
     turn = make_turn("new")
     item = JudgeItem(turn, [NextState("new", NextKind.USER_REPLY, MORE_IRONY[0], 0.0)], lease="")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from instar.cli.status import REASONS
 from instar.flow.kinds import RECOGNISERS, Hints, What, recognise, rows, side_reasons
+from instar.flow.reasons import REASONS
 from instar.records import Kind, Message
 from instar.words import MARKS, Role
 from tests.kit.desk import assistant, tool, user

@@ -48,7 +48,9 @@ def test_always_is_always() -> None:
         (41.0, "waits for quiet: last request 59 s ago"),
         (97.0, "waits for quiet: last request 3 s ago"),
         (100.0, "waits for quiet: a request is being answered"),
-        (101.0, "waits for quiet: a request is being answered"),
+        (100.5, "waits for quiet: a request is being answered"),
+        (103.0, "waits for quiet: last request 3 s ago"),
+        (100.0 + 86400.0, None),
     ],
 )
 def test_idle_waits_for_quiet(served_at: float | None, why: str | None) -> None:

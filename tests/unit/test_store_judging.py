@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from instar.errors import LeaseLost
-from instar.records import Judgement, Kind, NextKind, Source, TurnStatus
+from instar.records import Judgement, Kind, NextKind, NextState, Source, TurnStatus
 from instar.store import open_store
 from instar.store.steady import Instant
 from tests.kit.store_scenes import Scene, make_outcome, make_turn, url_of
@@ -220,6 +220,7 @@ def test_a_turn_that_kills_its_judge_three_times_is_set_aside_and_the_others_go_
     reasons = {v["id"]: v["reason"] for v in scene.store.turn_views()}
     assert reasons == {"bad": "poison", "good": None}
     scene.said("bad", "z")
+    scene.feedback("bad", "no", -1)
     scene.steady.seconds += 61
     assert "bad" not in scene.waiting()
 
@@ -233,14 +234,39 @@ def test_tries_are_counted_anew_after_a_judgement(scene: Scene) -> None:
     assert scene.store.turn_views()[0]["reason"] is None
 
 
-def test_feedback_on_a_turn_that_was_learned_from_changes_nothing_any_more(scene: Scene) -> None:
+def test_feedback_on_a_turn_that_was_learned_from_changes_its_verdict_and_teaches_nothing(
+    scene: Scene,
+) -> None:
     scene.corrected("t")
     update = scene.store.begin_update(["t"], "base", "{}")
-    scene.feedback("t", "good", score=1)
-    assert scene.waiting() == []
+    assert rate(scene, "t", "good", 1) == "in_update"
+    scene.judge("t", 1)
     scene.store.finish_update(update.id, status="proposed", version="v1", note=None, activate=False)
-    assert scene.waiting() == []
+    assert rate(scene, "t", "bad after all", -1, "so") == "learned"
+    assert (scene.waiting(), scene.trainable()) == (["t"], [])
+    scene.judge("t", -1, correction="so")
+    assert (scene.waiting(), scene.trainable()) == ([], [])
     assert scene.store.turn_views()[0]["score"] == -1
+    assert [h.score for h in scene.store.verdicts("ann", 9)] == [-1]
+    scene.said("t", "what is said in passing changes nothing any more")
+    assert scene.waiting() == []
+
+
+def test_feedback_on_a_turn_that_is_not_learned_from_changes_its_verdict_and_says_why(scene: Scene) -> None:
+    scene.corrected("t", 1)
+    update = scene.store.begin_update(["t"], "base", "{}")
+    scene.store.finish_update(update.id, status="unused", version=None, note=None, activate=False)
+    assert rate(scene, "t", "no", -1) == "nothing_to_learn"
+    scene.judge("t", -1)
+    assert scene.store.turn_views()[0]["score"] == -1
+    assert scene.trainable() == []
+    scene.corrected("free")
+    assert rate(scene, "free", "no", -1) is None
+
+
+def rate(scene: Scene, turn_id: str, text: str, score: int, correction: str | None = None) -> str | None:
+    state = NextState(turn_id, NextKind.FEEDBACK, text, 300.0, score=score, correction=correction)
+    return scene.store.add_feedback(state)
 
 
 def test_feedback_on_a_turn_whose_update_was_rejected_is_heard(scene: Scene) -> None:

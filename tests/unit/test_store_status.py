@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from instar.records import Judgement, NextKind, Source
+from instar.records import Fate, Judgement, NextKind, Source
 from tests.kit.store_scenes import Scene, make_outcome, make_turn
 
 
@@ -76,7 +76,8 @@ def test_views_newest_first_page_by_page_and_by_session(scene: Scene) -> None:
 
 def test_counts(scene: Scene) -> None:
     assert scene.store.counts() == {
-        "turns": {}, "judged": {}, "waiting": {"unjudged": 0, "trainable": 0}, "used": 0, "reasons": {},
+        "turns": {}, "judged": {}, "waiting": {"unjudged": 0, "trainable": 0}, "used": 0, "published": 0,
+        "reasons": {},
     }  # fmt: skip
     for turn_id, score in (("a", 1), ("b", -1), ("c", -1)):
         scene.corrected(turn_id, score=score)
@@ -91,8 +92,24 @@ def test_counts(scene: Scene) -> None:
     scene.store.finish_update(update.id, status="proposed", version="v1", note=None, activate=False)
     assert scene.store.counts() == {
         "turns": {"done": 6, "open": 1}, "judged": {"1": 1, "-1": 2, "none": 1},
-        "waiting": {"unjudged": 1, "trainable": 2}, "used": 1, "reasons": {"opted_out": 1},
+        "waiting": {"unjudged": 1, "trainable": 2}, "used": 1, "published": 0,
+        "reasons": {"opted_out": 1},
     }  # fmt: skip
+
+
+def test_published_are_all_updates_whose_version_has_served(scene: Scene) -> None:
+    for number in range(1, 23):
+        scene.corrected(f"t{number}")
+        update = scene.store.begin_update([f"t{number}"], "base", "{}")
+        waits = number == 22
+        scene.store.finish_update(
+            update.id, status="proposed", version=f"v{number}", note=None, activate=not waits, waits=waits
+        )
+    assert scene.store.counts()["published"] == 21, "the last one waits for a person"
+    scene.store.activate("v3", "back")
+    assert scene.store.counts()["published"] == 21
+    scene.store.decide("v22", Fate.APPROVED, "yes", activate="v22")
+    assert scene.store.counts()["published"] == 22
 
 
 def test_how_the_links_agree_with_the_users_own_ratings(scene: Scene) -> None:
@@ -170,7 +187,7 @@ def test_when_was_the_last_activity(scene: Scene) -> None:
     assert scene.store.last_activity_at() == 300.0
     scene.said("t", "exit 0", NextKind.TOOL_RESULT)
     assert scene.store.last_activity_at() == 250.0, "the newest of each, not the largest date ever seen"
-    scene.store.open_turns([make_turn("slow")], [])
+    scene.store.open_turns([make_turn("slow", created_at=scene.clock.now())], [])
     assert scene.store.last_activity_at() == scene.clock.now(), "somebody waits for an answer"
 
 
@@ -181,11 +198,27 @@ def test_when_was_the_last_request(scene: Scene) -> None:
     scene.said("t", "no")
     scene.judge("t", 1, Source.USER)
     assert scene.store.last_served_at() == 101.0, "what is said of an answer is no request"
-    scene.store.open_turns([make_turn("slow")], [])
+    scene.store.open_turns([make_turn("slow", created_at=scene.clock.now())], [])
     scene.answered("quick", outcome={"closed_at": 150.0})
     assert scene.store.last_served_at() == scene.clock.now(), "an older one is still being answered"
     scene.store.close_turn("slow", make_outcome("slow", closed_at=160.0))
     assert scene.store.last_served_at() == 160.0, "it began before the newest and ended after it"
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+def test_a_turn_that_was_left_open_is_no_answer_that_somebody_waits_for(scene: Scene, hours: int) -> None:
+    scene.corrected("t")
+    scene.store.open_turns([make_turn("left", created_at=scene.clock.now() - 3600 * hours)], [])
+    assert (scene.store.last_served_at(), scene.store.last_activity_at()) == (101.0, 250.0)
+
+
+def test_a_date_that_was_set_back_does_not_stand_for_the_newest(scene: Scene) -> None:
+    now = scene.clock.now()
+    scene.answered("tomorrow", outcome={"closed_at": now + 86400})
+    assert scene.store.last_served_at() == now + 86400
+    scene.answered("today", outcome={"closed_at": now - 5})
+    scene.said("tomorrow", "no")
+    assert (scene.store.last_served_at(), scene.store.last_activity_at()) == (now - 5, now - 5)
 
 
 def test_loops_say_that_they_live(scene: Scene) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from instar.flow.held_back import is_held_back
+from instar.flow.held_back import BLOCK_S, Lot
 from instar.records import Fate, Kind, Source
 from instar.store import open_store
-from tests.kit.store_scenes import Scene, url_of
+from instar.store.training import LOT
+from tests.kit.store_scenes import SALT, Scene, session_that_is, url_of
 
-KEPT = next(s for s in (f"session {i}" for i in range(1000)) if is_held_back(s, 0.1))
+KEPT, FREE = session_that_is(True), session_that_is(False)
 
 
 @pytest.fixture
@@ -86,11 +87,10 @@ def trainable(scene: Scene, share: float = 0.1, **more: Any) -> list[str]:
     return [s.turn_id for s in found]
 
 
-def test_a_session_is_held_back_as_a_whole_and_says_so(scene: Scene) -> None:
+def test_an_hour_of_a_session_is_held_back_as_a_whole_and_says_so(scene: Scene) -> None:
     scene.corrected("a", session_id=KEPT)
-    scene.corrected("b", session_id="session free")
+    scene.corrected("b", session_id=FREE)
     scene.corrected("c", 1, session_id=KEPT)
-    assert is_held_back("session free", 0.1) is False
     assert trainable(scene) == ["b"]
     assert {t["id"]: t["reason"] for t in scene.store.turn_views()} == {
         "a": "held_back",
@@ -98,9 +98,33 @@ def test_a_session_is_held_back_as_a_whole_and_says_so(scene: Scene) -> None:
         "c": "held_back",
     }
     assert trainable(scene, 0.0) == ["b"], "what was held back once stays so"
-    assert [(s.turn_id, s.score) for s in scene.store.held_back(["ann"], 9)] == [("c", 1), ("a", -1)]
-    assert [s.turn_id for s in scene.store.held_back(["ann"], 1)] == ["c"]
-    assert scene.store.held_back(["bob"], 9) == []
+    assert [(s.turn_id, s.score) for s in scene.store.held_back("ann", 9)] == [("c", 1), ("a", -1)]
+    assert [s.turn_id for s in scene.store.held_back("ann", 1)] == ["c"]
+    assert scene.store.held_back("bob", 9) == []
+
+
+def test_what_says_nothing_takes_no_place_among_those_that_a_version_is_tried_on(scene: Scene) -> None:
+    def rejected(turn_id: str, source: Source = Source.USER, score: int = -1, **words: str) -> None:
+        scene.answered(turn_id, session_id=KEPT)
+        scene.said(turn_id, "No.")
+        scene.judge(turn_id, score, source=source, **words)
+
+    rejected("worded", hint="Shorter.")
+    rejected("edited", correction="so")
+    scene.corrected("praised", 1, session_id=KEPT)
+    rejected("asked again")
+    scene.corrected("accepted", 1, session_id=KEPT, parent_id="asked again")
+    scene.corrected("long", 1, session_id=KEPT, outcome={"prompt_ids": [1] * 99})
+    scene.corrected("empty", 1, session_id=KEPT, outcome={"response_ids": [], "logprobs": []})
+    for number in range(5):
+        rejected(f"wordless {number}")
+        rejected(f"tool {number}", Source.TOOL, 1)
+    assert trainable(scene) == []
+    found = [s.turn_id for s in scene.store.held_back("ann", 2, longest=50)]
+    assert found == ["accepted", "asked again"]
+    found = [s.turn_id for s in scene.store.held_back("ann", 9, longest=50)]
+    assert found == ["accepted", "asked again", "praised", "edited", "worded"]
+    assert scene.store.held_back("ann", 1)[0].turn_id == "long"
 
 
 def test_nothing_is_held_back_before_it_is_judged(scene: Scene) -> None:
@@ -116,18 +140,68 @@ def test_what_is_held_back_is_judged_anew_when_the_user_says_so(scene: Scene) ->
     assert scene.waiting() == ["a"]
     scene.judge("a", 1)
     assert trainable(scene) == []
-    assert [s.score for s in scene.store.held_back(["ann"], 9)] == [1]
+    assert [s.score for s in scene.store.held_back("ann", 9)] == [1]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5])
 def test_the_share_of_sessions_is_as_asked(share: float) -> None:
-    found = sum(is_held_back(f"s{i}", share) for i in range(4000)) / 4000
+    found = sum(Lot(share, SALT).holds_back("ann", f"s{i}", 1.0) for i in range(4000)) / 4000
     assert found == pytest.approx(share, abs=0.02)
 
 
 def test_a_larger_share_holds_back_what_a_smaller_one_did() -> None:
-    small = {s for s in map(str, range(500)) if is_held_back(s, 0.1)}
-    assert small < {s for s in map(str, range(500)) if is_held_back(s, 0.2)}
+    small, large = (
+        {i for i in range(500) if Lot(share, SALT).holds_back("ann", f"s{i}", 1.0)} for share in (0.1, 0.2)
+    )
+    assert small < large
+
+
+@pytest.mark.parametrize("name", ["main", "user", "s", "agent:main:main"])
+def test_under_one_name_for_ever_something_is_held_back_and_most_is_not(name: str) -> None:
+    """Of 1000 hours; and the name alone tells nobody which."""
+    drawn = {
+        key: [Lot(0.1, key[0]).holds_back(key[1], name, hour * BLOCK_S) for hour in range(1000)]
+        for key in (("salt", "ann"), ("salt", "bob"), ("pepper", "ann"))
+    }
+    assert all(sum(hours) == pytest.approx(100, abs=35) for hours in drawn.values())
+    assert len(set(map(tuple, drawn.values()))) == 3
+
+
+def test_a_compaction_s_new_name_and_another_minute_change_nothing() -> None:
+    lot = Lot(0.5, SALT)
+    for number in range(20):
+        drawn = {lot.holds_back("ann", f"s{number}{n}", at) for n in ("", ":1", ":2") for at in (0.0, 3599.0)}
+        assert len(drawn) == 1
+
+
+def test_the_salt_is_drawn_once_for_each_installation(scene: Scene, tmp_path: Path) -> None:
+    salts = set()
+    for name in ("one.db", "two.db"):
+        store = open_store(url_of(tmp_path / name))
+        assert store.trainable(9, current=0, max_staleness=4) == []
+        assert store.get_state(LOT) is None, "nothing is held back"
+        for _ in range(2):
+            store.trainable(9, current=0, max_staleness=4, held_back=0.1)
+            salts.add(str(store.get_state(LOT)))
+        store.close()
+    assert len(salts) == 2
+
+
+def test_an_answer_that_is_held_back_is_not_learned_as_another_s_retry(scene: Scene) -> None:
+    """The user corrects in one hour, and accepts the retry in the next, which is held back."""
+    starts = (BLOCK_S * hour for hour in range(1000))
+    at = next(
+        s
+        for s in starts
+        if Lot(0.1, SALT).holds_back("ann", "s", s) > Lot(0.1, SALT).holds_back("ann", "s", s - 1)
+    )
+    scene.corrected("first", created_at=at - 1)
+    scene.corrected("retry", 1, parent_id="first", created_at=at + 1)
+    seen, unseen = (
+        scene.store.trainable(9, current=0, max_staleness=4, held_back=share)[0] for share in (0.0, 0.1)
+    )
+    assert (seen.accepted, seen.retry_ids) == ("answer retry", [4, 5])
+    assert (unseen.accepted, unseen.retry_ids) == (None, [])
 
 
 def test_turns_by_name(scene: Scene) -> None:
@@ -137,7 +211,7 @@ def test_turns_by_name(scene: Scene) -> None:
 
 
 def test_what_is_held_back_tells_nothing_of_what_pleases_either(scene: Scene) -> None:
-    scene.corrected("a", session_id="session free")
+    scene.corrected("a", session_id=FREE)
     scene.corrected("b", session_id=KEPT)
     assert [h.answer for h in scene.store.verdicts("ann", 9, held_back=0.1)] == ["answer a"]
     assert len(scene.store.verdicts("ann", 9)) == 2

@@ -12,14 +12,14 @@ import pytest
 
 from instar.config import GateSettings, Settings, TrainSettings
 from instar.errors import TrainingError
+from instar.flow import train_step
 from instar.flow.fidelity import FIDELITY
-from instar.flow.held_back import is_held_back
 from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import StepReport, TrainStep
 from instar.records import Fate, GateReport, Origin, Sample, UpdateJob, UpdateResult, WeightedSample
 from instar.registry import FolderRegistry
-from tests.kit.samples import WordPrompts
-from tests.kit.store_scenes import Scene
+from tests.kit.samples import WordPrompts, judged
+from tests.kit.store_scenes import Scene, session_that_is
 
 NO_UPDATE = ("waiting", "looked ahead")
 
@@ -238,6 +238,14 @@ def test_fewer_will_do_after_some_quiet(bench: Bench) -> None:
     assert bench.step().did == "proposed"
 
 
+@pytest.mark.parametrize(("mode", "turn_ids"), [("always", "ab"), ("idle", "abcd")])
+def test_a_date_that_is_set_back_by_a_day_delays_nothing(bench: Bench, mode: str, turn_ids: str) -> None:
+    with_mode(bench, mode=mode, idle_s=60.0)
+    bench.correct(*turn_ids)
+    bench.scene.clock.wall -= 86400.0
+    assert bench.step().did == "proposed"
+
+
 def with_mode(bench: Bench, **settings: Any) -> None:
     bench.train = bench.train.model_copy(update=settings)
 
@@ -433,10 +441,6 @@ def test_number_on_disk_is_never_given_again(bench: Bench, monkeypatch: pytest.M
 
 
 # ── held-back turns, approval, taking back ────────────────────────────────────────────────────────────────
-def session_that_is(held_back: bool, share: float = 0.1) -> str:
-    return next(s for s in (f"session {i}" for i in range(1000)) if is_held_back(s, share) == held_back)
-
-
 def test_held_back_turns_are_never_trained_on_and_go_along_to_be_tried_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path, gate=GateSettings())  # type: ignore[call-arg]
     kept, free = session_that_is(True), session_that_is(False)
@@ -453,6 +457,23 @@ def test_held_back_turns_are_never_trained_on_and_go_along_to_be_tried_on(tmp_pa
     assert [bool(t.hinted_ids) for t in job.held_back] == [False, True, True]
     reasons = {t["id"]: t["reason"] for t in bench.store.turn_views()}
     assert {k for k, reason in reasons.items() if reason == "held_back"} == {"a", "b", "c"}
+
+
+def test_each_learner_of_a_batch_has_as_many_turns_that_a_version_is_tried_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_step, "LIMIT", 2)
+    bench = Bench(tmp_path, gate=GateSettings(held_back=0.99))  # type: ignore[call-arg]
+    free = session_that_is(False, 0.99)
+    for learner in ("ann", "bob"):
+        for number in range(3):
+            bench.scene.corrected(f"{learner} {number}", learner=learner, session_id=session_that_is(True))
+    for number in range(4):
+        bench.scene.corrected(f"free {number}", learner="ann", session_id=free)
+    bench.scene.store.trainable(9, current=0, max_staleness=4, held_back=0.99)
+    samples = [replace(judged(name), learner=name) for name in ("ann", "bob")]
+    found = [t.turn_id for t in bench.make()._held_back(samples)]
+    assert found == ["ann 2", "ann 1", "bob 2", "bob 1"]
 
 
 def test_another_learners_turns_are_not_what_a_version_is_tried_on(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from instar.trainers import trial as trial_module
 from instar.trainers.canaries import canaries, token_logp
 from instar.trainers.gate import Gate
 from instar.trainers.local import run_update
-from instar.trainers.policy import Policy
-from instar.trainers.trial import EXAMPLES, LONGEST_PROMPT, NO_ANSWER, Look, Trial, usable, with_trial
+from instar.trainers.policy import LONG, Policy
+from instar.trainers.trial import EXAMPLES, NO_ANSWER, Look, Trial, usable, with_trial
 from tests.kit.samples import job, weighted
 from tests.kit.tiny_model import write_tiny_model
 
@@ -75,12 +75,36 @@ def test_each_kind_of_turn_is_scored_as_it_says(policy: Policy) -> None:
     assert found.scores["hinted"] == pytest.approx(shown - plain, abs=0.02)
 
 
+LONG_PROMPT = [30 + i % 50 for i in range(LONG + 60)]
+
+
+@pytest.mark.usefixtures("one_is_enough")
+def test_a_long_prompt_is_scored_as_if_it_were_read_whole_by_each_version(policy: Policy) -> None:
+    long = {"prompt_ids": LONG_PROMPT}
+    trial = trial_of(
+        policy,
+        turn("praised", 1, **long),
+        turn("hinted", hinted_ids=[*LONG_PROMPT[:-5], 90, 91, *LONG_PROMPT[-5:]], **long),
+        turn("wanted", wanted_ids=WANTED, **long),
+        turn("short", 1),
+    )
+    before = trial.look()
+    make_likelier(policy, WANTED)
+    found = trial.look()
+    rejected, wanted = (float(x.mean()) for x in token_logp(policy, [LONG_PROMPT] * 2, [REJECTED, WANTED]))
+    assert found.scores["praised"] == pytest.approx(rejected, abs=0.05)
+    assert found.scores["wanted"] == pytest.approx(wanted - rejected, abs=0.05)
+    assert found.scores["wanted"] - before.scores["wanted"] > 0.3, "what the parent read is not kept"
+    assert len(found.scores) == 4
+    assert len(found.shown) == EXAMPLES
+
+
 @pytest.mark.usefixtures("one_is_enough")
 def test_an_empty_answer_shows_nothing_of_the_users_words(
     policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial = trial_of(policy, turn(hinted_ids=[90, *PROMPT]))
-    monkeypatch.setattr(trial, "_answers", lambda: [[]] * EXAMPLES)
+    monkeypatch.setattr(trial, "_answers", lambda prefixes: [[]] * EXAMPLES)
     assert trial.look().scores == {"t": NO_ANSWER}
 
 
@@ -92,12 +116,10 @@ def test_an_empty_answer_shows_nothing_of_the_users_words(
         ({"hinted_ids": PROMPT}, True),
         ({}, False),
         ({"score": 1, "response_ids": []}, False),
-        ({"score": 1, "prompt_ids": [5] * (LONGEST_PROMPT + 1)}, False),
+        ({"score": 1, "prompt_ids": [5] * 9000}, True),
     ],
 )
-def test_what_says_nothing_or_takes_too_long_is_left_out(
-    policy: Policy, changes: dict[str, Any], expected: bool
-) -> None:
+def test_what_says_nothing_is_left_out(policy: Policy, changes: dict[str, Any], expected: bool) -> None:
     given = turn(**changes)
     assert usable(given) is expected
     facts = trial_of(policy, given).compare(Look({"t": 0.0}), Look({"t": 0.0}))

@@ -299,6 +299,31 @@ def test_errors_slow_the_trainer_down_and_success_makes_it_forget() -> None:
     assert made.failed == 4
 
 
+def test_an_error_takes_the_place_of_what_was_waited_for_until_a_step_succeeds() -> None:
+    outcomes: list[Any] = [
+        Report(facts={"why": "5 of 8 judged turns", "later": "waits for 02:00"}),
+        TrainingError("no memory"),
+        Report(facts={"why": "6 of 8 judged turns", "later": None}),
+    ]
+    told = []
+
+    def step() -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    made, _, heart = trainer(step)
+    for _ in range(3):
+        made.once()
+        told.append((heart._state["doing"], heart._state["why"], heart._state["later"]))
+    assert told == [
+        ("waiting", "5 of 8 judged turns", "waits for 02:00"),
+        ("waiting after an error", "no memory", None),
+        ("waiting", "6 of 8 judged turns", None),
+    ]
+
+
 def test_an_update_is_followed_by_the_next_step_at_once() -> None:
     made, slept, _ = trainer(lambda: Report(worked=True, doing="published v1"))
     made.once()

@@ -67,8 +67,10 @@ class Conversation:
         if not self.turn_id:
             raise UserError("There is no answer to judge yet.")
         given = {name: text for name, text in words.items() if text}
-        self.server.post("/v1/feedback", {"turn": self.turn_id, "score": score, **given})
-        self.console.print(Text("noted, thank you", style="dim"))
+        taken = self.server.post("/v1/feedback", {"turn": self.turn_id, "score": score, **given})
+        why = taken.get("why")
+        told = f"noted as your verdict, but not learned from: {why}" if why else "noted, thank you"
+        self.console.print(Text(told, style="dim"))
 
     def good(self, words: str) -> None:
         self.judge(1, comment=words)

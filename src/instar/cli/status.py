@@ -12,25 +12,7 @@ from rich.text import Text
 from instar.cli.client import find_server
 from instar.cli.terminal import ApiKey, DataDir, Json, Url, out, print_json
 from instar.flow.fidelity import in_words
-from instar.flow.kinds import side_reasons
-
-REASONS = {
-    **side_reasons(),
-    "ambiguous_session": "the same history was served in several conversations",
-    "cancelled": "the client left before the end",
-    "empty_answer": "nothing was answered",
-    "failed": "the engine failed in mid-answer",
-    "held_back": "kept for trying new versions on (gate.held_back)",
-    "interrupted": "the server ended in mid-answer",
-    "nothing_to_learn": "the reaction does not say how to change the model",
-    "opted_out": "the client asked not to learn (X-Instar-Learn)",
-    "poison": "judging or training failed three times",
-    "rejected_by_gate": "two updates made of it did not pass the gate",
-    "side": "its client says that it is none of the conversation (X-Turn-Type: side)",
-    "too_long": "longer than an update can hold (train.memory_mib, train.max_tokens)",
-    "stale": "answered by a version that is too old, or pinned",
-}
-"""Reasons as the store counts them, in words. One that is missing here is shown as it is."""
+from instar.flow.reasons import REASONS
 
 
 def status(data_dir: DataDir = None, url: Url = None, api_key: ApiKey = None, as_json: Json = False) -> None:
@@ -135,7 +117,12 @@ def _fidelity(found: dict[str, Any] | None) -> dict[str, str]:
     return {"log-probs": f"engine and trainer {in_words(found['last'])}"} if found else {}
 
 
-ENDINGS = {"unused": "nothing learned", "rejected": "refused by the gate"}
+ENDINGS = {
+    "running": "being computed",
+    "proposed": "passed the gate",
+    "unused": "nothing learned",
+    "rejected": "refused by the gate",
+}
 """How an update ended, in words where the store's own word does not say it."""
 
 
@@ -161,7 +148,7 @@ def _own_ratings(learners: dict[str, dict[str, Any]]) -> dict[str, str]:
 def _use_of_ratings(found: dict[str, Any]) -> str:
     number, before, after = found["ratings"], found["agree_before"], found["agree_after"]
     if before is None:
-        return f"{number} with words, too few to move the heads"
+        return f"{number} with words, too few, or all of one kind, to move the heads"
     use = "move the heads" if found["in_use"] else "are not used"
     return f"{number} with words {use}: as you in {before} → {after} of them, unseen"
 

@@ -23,6 +23,8 @@ from instar.errors import RequestError
 from instar.records import Message
 from instar.words import Role, Text, read_content, runtime_facts
 
+GENERATION = re.compile(r"(.+):(\d{1,9})")
+"""A session's name with the number of its compactions behind it."""
 _UNHEARD = {"system", "developer"}
 _THOUGHT = re.compile(
     rf"\s*(?:{'|'.join(f'{re.escape(opens)}.*?{re.escape(closes)}' for opens, closes in KNOWN_TAGS)})",

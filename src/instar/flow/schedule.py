@@ -15,10 +15,11 @@ def why_later(train: TrainSettings, now: float, served_at: float | None) -> str 
     """What it waits for, in words; None if an update may start now.
 
     `now` and `served_at`, the end of the last answer, in wall seconds; the latter counts in the mode `idle` alone, and
-    is None if there was none.
+    is None if there was none. A date that was set back must not wait for the old one to come again: what lies ahead of
+    now counts as if it lay as far behind.
     """
     if train.mode == "idle" and served_at is not None:
-        return _until_quiet(now - served_at, train.idle_s)
+        return _until_quiet(abs(now - served_at), train.idle_s)
     if train.mode == "hours":
         return _until_hours(now, train.hours)
     return None

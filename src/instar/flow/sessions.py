@@ -8,12 +8,12 @@ turn is marked `ambiguous_session`. A history counts only if it was served under
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from instar.flow.conversation import (
+    GENERATION,
     is_summed_up,
     last_answer,
     prefix_hashes,
@@ -30,7 +30,6 @@ from instar.runtime import new_id
 AMBIGUOUS = "ambiguous_session"
 _MAX_ID = 200
 _OWN = "sess"
-_GENERATION = re.compile(r"(.+):(\d{1,9})")
 _GENERATIONS_BACK = 3
 
 
@@ -176,7 +175,7 @@ class _History:
 
 def _with_predecessors(session: str) -> list[str]:
     """A session, and those before it if its name is one of a row (`<id>:<n>`): compactions begin a new one."""
-    counted = _GENERATION.fullmatch(session)
+    counted = GENERATION.fullmatch(session)
     if counted is None:
         return [session]
     n = int(counted[2])

@@ -126,7 +126,7 @@ class TrainStep:
             current=version_number(self.store.active_version()),
             max_staleness=train.max_staleness,
             held_back=self.settings.gate.held_back,
-            longest=min(train.max_tokens, self.trainer.longest),
+            longest=self._longest(),
         )
 
     def _why_wait(self, samples: Sequence[Sample]) -> str | None:
@@ -136,7 +136,7 @@ class TrainStep:
         if len(samples) < train.min_batch:
             return f"{len(samples)} of {train.batch_size} judged turns"
         last = self.store.last_activity_at()
-        quiet = self.clock.now() - last if last is not None else 0.0
+        quiet = abs(self.clock.now() - last) if last is not None else 0.0
         if quiet >= train.quiet_s:
             return None
         return f"{len(samples)} of {train.batch_size} judged turns; fewer will do after {train.quiet_s:.0f} s of quiet"
@@ -197,8 +197,15 @@ class TrainStep:
 
     def _held_back(self, samples: Sequence[Sample]) -> list[HeldBackTurn]:
         """Turns of the same learners that the new version is tried on."""
-        learners = sorted({s.learner for s in samples})
-        return [to_try(s, self.prompts) for s in self.store.held_back(learners, LIMIT)]
+        found = [
+            self.store.held_back(name, LIMIT, longest=self._longest())
+            for name in sorted({s.learner for s in samples})
+        ]
+        return [to_try(s, self.prompts) for of_learner in found for s in of_learner]
+
+    def _longest(self) -> int:
+        """Tokens of prompt and response that an update can hold."""
+        return min(self.settings.train.max_tokens, self.trainer.longest)
 
     def _parent(self) -> str:
         """The version in force; base, if that one was trained from another model than is served now."""

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from instar.config import Settings
 from instar.errors import RequestError
 from instar.flow.fidelity import FIDELITY, summary
+from instar.flow.reasons import REASONS
 from instar.flow.schedule import in_words
 from instar.flow.sessions import clean_session_id
 from instar.flow.story import waiting_version
@@ -130,7 +131,7 @@ class InspectApi:
 
     def _status(self, engine_alive: bool) -> dict[str, Any]:
         counts = self.store.counts()
-        updates = self.store.updates(limit=20)
+        newest = next(iter(self.store.updates(limit=1)), None)
         beats = self.store.heartbeats()
         return {
             "active_version": self.store.active_version(),
@@ -146,9 +147,9 @@ class InspectApi:
                 "method": self.settings.train.method,
                 "waiting": counts["waiting"]["trainable"],
                 "batch_size": self.settings.train.batch_size,
-                "running": any(u.status == "running" for u in updates),
-                "updates": sum(u.status == "proposed" for u in updates),
-                "last": asdict(updates[0]) if updates else None,
+                "running": newest is not None and newest.status == "running",
+                "updates": counts["published"],
+                "last": asdict(newest) if newest else None,
                 "reasons": counts.get("reasons", {}),
                 "fidelity": summary(self.store.get_state(FIDELITY)),
             },
@@ -209,8 +210,9 @@ class InspectApi:
             score=score,
             correction=body.correction,
         )
-        await asyncio.to_thread(self.store.add_feedback, state)
-        return JSONResponse({"turn": body.turn, "recorded": True})
+        reason = await asyncio.to_thread(self.store.add_feedback, state)
+        why = None if reason is None else REASONS.get(reason, reason)
+        return JSONResponse({"turn": body.turn, "recorded": True, "learnable": reason is None, "why": why})
 
 
 def _whole_number(text: str, name: str, least: int, most: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from instar.judges.prompt import CONTROL
 from instar.records import EXPLICIT, Abstention, JudgeItem, NextKind, NextState, Verdict
 
 MAX_HINT_CHARS = 600
@@ -49,8 +50,8 @@ def rated(states: Sequence[NextState]) -> Verdict | None:
 
 
 def as_hint(text: str) -> str | None:
-    """The user's own words, trimmed to what fits a prompt; None where there are none."""
-    words = text.replace("\x00", " ").strip()
+    """Words that can stand in a prompt, without control tokens and not longer than fits; None where there are none."""
+    words = CONTROL.sub(" ", text.replace("\x00", " ")).strip()
     if len(words) > MAX_HINT_CHARS:
         words = words[: MAX_HINT_CHARS - 1].rstrip() + "…"
     return words or None

@@ -8,9 +8,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from instar.content import last_user_index
 from instar.errors import JudgeUnavailable
 from instar.judges.endpoint import Asker
 from instar.judges.explicit import as_hint
+from instar.judges.heads import what_was_said
 from instar.judges.prompt import Vote, answer_text, build_prompt, draw_code, has_content, read_reply
 from instar.records import Abstention, JudgeItem, Message, NextKind, Verdict
 from instar.runtime import Backoff, Clock, SystemClock
@@ -178,12 +180,20 @@ class ModelLink:
 
 
 def _hint(ballot: Ballot, item: JudgeItem) -> str | None:
-    """The fullest hint of the votes that said −1.
+    """The fullest hint of the votes that said −1; where a tool had its say, the user's own words instead, if any.
 
-    None where only a tool spoke: the hint goes into the teacher's prompt, and a page that a tool has fetched must
-    not get there in the judge's words.
+    The hint goes into the teacher's prompt, and a page that a tool has fetched must not get there in the judge's words.
     """
-    if all(state.kind is NextKind.TOOL_RESULT for state in item.next_states):
-        return None
+    if _a_tool_spoke(item):
+        said = what_was_said(item.next_states)
+        return as_hint(said.text) if said else None
     hints = [as_hint(vote.hint or "") for vote in ballot.votes if vote.score < 0]
     return max((hint for hint in hints if hint), key=len, default=None)
+
+
+def _a_tool_spoke(item: JudgeItem) -> bool:
+    """After the answer, or before it in its episode: then the answer may repeat it."""
+    messages = item.turn.messages
+    since = messages[last_user_index(messages) or 0 :]
+    before = any(message.get("role") == "tool" for message in since)
+    return before or any(state.kind is NextKind.TOOL_RESULT for state in item.next_states)

@@ -34,7 +34,8 @@ Doubles = NDArray[np.float64]
 MOST = 200
 """Ratings of a learner that are looked at, the newest."""
 FEWEST_TEXTS = 6
-"""Different texts without which the heads are not moved."""
+"""Different texts without which the heads are not moved. There must be a +1 and a −1 among them: where all have one
+sign, moving everything towards it reads what is left out better, and nothing tells what it does to the others."""
 STRENGTH = 3.0
 """Inverse of the penalty. Against a sure reading, one odd rating brings the heads to abstain, and only several turn
 them round (docs/log.md)."""
@@ -86,7 +87,8 @@ class Figures:
 class Moved:
     """What came of a learner's ratings. `offset_CF` [3, F] is None where the shipped heads go on.
 
-    `shipped` and `moved` are figures of both on ratings that the moved ones had not seen; None with too few ratings.
+    `shipped` and `moved` are figures of both on ratings that the moved ones had not seen; None with too few ratings, or
+    of one sign alone.
     """
 
     ratings: int
@@ -123,7 +125,8 @@ class PersonalHeads:
             return {learner: moved.facts() for learner, (_, ratings, moved) in self._known.items() if ratings}
 
     def fit(self, ratings: Sequence[Rating]) -> Moved:
-        if len({same_words(rating.text) for rating in ratings}) < FEWEST_TEXTS:
+        few = len({same_words(rating.text) for rating in ratings}) < FEWEST_TEXTS
+        if few or not {1, -1} <= {rating.score for rating in ratings}:
             return Moved(len(ratings))
         return fit(self._heads, self._rows(ratings), ratings, self._min_agreement)
 

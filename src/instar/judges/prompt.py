@@ -59,12 +59,12 @@ Reply with one JSON object in this form, and nothing before or behind it, where 
 null:
 {{"code": "{code}", "verdict": V, "hint": H}}"""
 
-_CONTROL = re.compile(
+CONTROL = re.compile(
     r"<[|｜][^<>|｜\n]{0,60}[|｜]>|</?s>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\]|<</?SYS>>"
     r"|</?(?:think|start_of_turn|end_of_turn|bos|eos|pad|unk)>",
     re.IGNORECASE,
 )
-"""Control tokens of common chat templates: written out in material they would end our message."""
+"""Control tokens of common chat templates: written out in material, or in a hint, they would end our message."""
 
 _THINKING = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n```", re.DOTALL)
@@ -114,7 +114,7 @@ def as_material(text: str, code: str, max_chars: int) -> str:
     """Text that can be quoted: without the code, without control tokens, and not longer than wanted."""
     text = text.replace("\x00", " ").encode("utf-8", "replace").decode("utf-8")
     text = without(cut_middle(text, max_chars), code)
-    return _CONTROL.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) or "(nothing)"
+    return CONTROL.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) or "(nothing)"
 
 
 def without(text: str, code: str) -> str:

@@ -17,6 +17,7 @@ from instar.store.schema import judgements, next_states, reservations, turns, us
 
 EMPTY = "empty_answer"
 HELD_BACK = "held_back"
+POISON = "poison"
 WORDLESS = {NextKind.TOOL_RESULT, NextKind.REGENERATE, NextKind.EDIT}
 
 
@@ -53,7 +54,11 @@ def _derive(turn: AnyRow, said: list[AnyRow], judged: list[AnyRow], taken: bool)
     whole = turn.status == TurnStatus.DONE and turn.learn
     learnable = whole and turn.reason is None
     # What is held back is judged as ever: new versions are tried on it.
-    to_judge = whole and turn.reason in (None, HELD_BACK) and not taken and has_news(said, judged)
+    usual = turn.reason in (None, HELD_BACK) and not taken
+    # The user's own rating counts to the end, also where nothing more is learned from the turn.
+    to_judge = (
+        whole and turn.reason != POISON and has_news(said, judged) and (usual or rated_anew(said, judged))
+    )
     teaches = verdict is not None and (verdict.score in (1, -1) or verdict.correction is not None)
     empty = learnable and teaches and turn.response_len == 0
     return {
@@ -77,6 +82,12 @@ def deciding(judged: list[AnyRow]) -> AnyRow | None:
         if candidates:
             return candidates[-1]
     return None
+
+
+def rated_anew(said: list[AnyRow], judged: list[AnyRow]) -> bool:
+    """Whether there is explicit feedback that no judgement is based on."""
+    basis = max((j.basis for j in judged), default=0)
+    return any(s.kind == NextKind.FEEDBACK and s.seq > basis for s in said)
 
 
 def has_news(said: list[AnyRow], judged: list[AnyRow]) -> bool:

@@ -13,7 +13,7 @@ from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
 from instar.store.judging import count_unjudged
 from instar.store.rows import questions
-from instar.store.schema import RATED, activations, judgements, next_states, turns, uses
+from instar.store.schema import RATED, activations, judgements, next_states, turns, updates, uses
 from instar.store.training import count_trainable
 
 _TURN_KEYS = (
@@ -21,7 +21,15 @@ _TURN_KEYS = (
 )  # fmt: skip
 _NEWEST = 64
 """Turns, by their beginning, among which the one that ended last is looked for."""
+LONGEST_ANSWER_S = 3600.0
+"""A turn that is open for longer was left so: nobody is being answered any more."""
 _VERDICT_KEYS = ("score", "votes", "link", "hint", "why")
+
+
+_PUBLISHED = (
+    select(func.count()).select_from(updates).where(updates.c.version.in_(select(activations.c.version)))
+)
+"""Updates whose version has served: not those that wait for a person or did not pass."""
 
 
 class Status(Base):
@@ -61,21 +69,23 @@ class Status(Base):
             select(table.c.created_at).order_by(table.c.seq.desc()).limit(1)
             for table in (next_states, judgements)
         ]
-        last = select(turns.c.status, turns.c.closed_at).order_by(turns.c.seq.desc()).limit(1)
+        newest.append(select(turns.c.closed_at).order_by(turns.c.seq.desc()).limit(1))
+        last = select(turns.c.seq).order_by(turns.c.seq.desc()).limit(1).scalar_subquery()
+        now = self._clock.now()
         with self._db.reading() as conn:
+            if conn.execute(_being_answered(now).where(turns.c.seq == last)).first():
+                return now
             found = [conn.execute(query).scalar() for query in newest]
-            if answer := conn.execute(last).first():
-                found.append(self._clock.now() if answer.status == "open" else answer.closed_at)
-        return max((at for at in found if at is not None), default=None)
+        return min((at for at in found if at is not None), key=lambda at: abs(now - at), default=None)
 
     def last_served_at(self) -> float | None:
-        newest = select(turns.c.closed_at).order_by(turns.c.seq.desc()).limit(_NEWEST).subquery()
-        left_open = select(turns.c.id).where(turns.c.status == TurnStatus.OPEN.value).limit(1)
+        ended = select(turns.c.closed_at).order_by(turns.c.seq.desc()).limit(_NEWEST)
+        now = self._clock.now()
         with self._db.reading() as conn:
-            if conn.execute(left_open).first():
-                return self._clock.now()
-            found: float | None = conn.execute(select(func.max(newest.c.closed_at))).scalar()
-            return found
+            if conn.execute(_being_answered(now)).first():
+                return now
+            found = [at for at in conn.execute(ended).scalars() if at is not None]
+        return min(found, key=lambda at: abs(now - at), default=None)
 
     def active_version(self) -> str:
         with self._db.reading() as conn:
@@ -105,6 +115,7 @@ class Status(Base):
                 "judged": judged,
                 "waiting": {"unjudged": count_unjudged(conn), "trainable": count_trainable(conn)},
                 "used": conn.execute(select(func.count(uses.c.turn_id.distinct()))).scalar_one(),
+                "published": conn.execute(_PUBLISHED).scalar_one(),
                 "reasons": _tally(
                     conn.execute(_grouped(turns.c.reason).where(turns.c.reason.is_not(None))).all()
                 ),
@@ -131,6 +142,11 @@ class Status(Base):
             figures["agree"] += score == rating
             figures["wrong_sign"] += rating != 0 and score == -rating
         return found
+
+
+def _being_answered(now: float) -> AnySelect:
+    began = func.abs(turns.c.created_at - now) < LONGEST_ANSWER_S
+    return select(turns.c.id).where(turns.c.status == TurnStatus.OPEN.value, began).limit(1)
 
 
 def _sign(score: int) -> int:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from instar.content import last_user_text, plain_text
 from instar.errors import StoreError
-from instar.flow.held_back import is_held_back
+from instar.flow.held_back import Lot
 from instar.records import BASE, Fate, JudgedAnswer, Origin, Sample, Source, Turn, Update
 from instar.runtime import new_id
 from instar.store.base import Base
@@ -21,7 +21,16 @@ from instar.store.documents import put_document
 from instar.store.facts import HELD_BACK, refresh
 from instar.store.judging import POISON
 from instar.store.rows import read_turns
-from instar.store.schema import activations, judgements, reservations, turns, update_turns, updates, uses
+from instar.store.schema import (
+    activations,
+    documents,
+    judgements,
+    reservations,
+    turns,
+    update_turns,
+    updates,
+    uses,
+)
 
 STALE = "stale"
 TOO_LONG = "too_long"
@@ -30,6 +39,9 @@ NOTHING = "nothing_to_learn"
 
 _GIVE_UP_AFTER = {"rejected": (2, REJECTED), "failed": (3, POISON), "unused": (1, NOTHING)}
 """Ending of an update → after how many such endings a turn is left alone, and the reason it then carries."""
+
+LOT = "held_back"
+"""Name of the document with the salt that draws what is held back."""
 
 _VERSION = re.compile(r"v([1-9][0-9]*)")
 
@@ -48,6 +60,7 @@ class Training(Base):
         long: list[str] = []
         stale: list[str] = []
         held: list[str] = []
+        lot = self._lot(held_back)
         with self._db.reading() as conn:
             after = 0
             while len(samples) < limit:
@@ -55,8 +68,8 @@ class Training(Base):
                 if not rows:
                     break
                 after = rows[-1].seq
-                for row, sample in zip(rows, samples_of(conn, rows), strict=True):
-                    if is_held_back(row.session_id, held_back):
+                for row, sample in zip(rows, samples_of(conn, rows, lot), strict=True):
+                    if _is_held_back(row, lot):
                         held.append(row.id)
                     elif longest is not None and row.prompt_len + row.response_len > longest:
                         long.append(row.id)
@@ -72,6 +85,7 @@ class Training(Base):
         return samples[:limit]
 
     def verdicts(self, learner: str, limit: int, *, held_back: float = 0.0) -> list[JudgedAnswer]:
+        lot = self._lot(held_back)
         with self._db.reading() as conn:
             rows = conn.execute(
                 select(turns, judgements.c.score, judgements.c.hint)
@@ -86,10 +100,22 @@ class Training(Base):
                 .order_by(turns.c.seq.desc())
                 .limit(limit)
             ).all()
-            rows = [row for row in rows if not is_held_back(row.session_id, held_back)]
+            rows = [row for row in rows if not _is_held_back(row, lot)]
             read = read_turns(conn, rows)
         told = [_judged_answer(turn, row) for row, turn in zip(rows, read, strict=True)]
         return [judged for judged in reversed(told) if judged.answer.strip()]
+
+    def _lot(self, share: float) -> Lot | None:
+        """Who is held back. The salt is drawn when it is first asked for, and kept for ever."""
+        if not share:
+            return None
+        with self._db.reading() as conn:
+            salt = conn.execute(select(documents.c.value).where(documents.c.name == LOT)).scalar()
+        if salt is None:
+            salt = {"salt": new_id("salt")}
+            with self._db.writing() as conn:
+                put_document(conn, LOT, salt)
+        return Lot(share, salt["salt"])
 
     def _mark(self, turn_ids: Sequence[str], reason: str) -> None:
         if turn_ids:
@@ -206,9 +232,10 @@ def with_verdict() -> AnySelect:
     )
 
 
-def samples_of(conn: Connection, rows: Sequence[AnyRow]) -> list[Sample]:
+def samples_of(conn: Connection, rows: Sequence[AnyRow], lot: Lot | None = None) -> list[Sample]:
+    """With a `lot`, no answer that it holds back is what another turn learns instead."""
     rejected = [row.id for row in rows if row.score == -1]
-    accepted, retried = _accepted(conn, rejected), _retried(conn, rejected)
+    accepted, retried = _accepted(conn, rejected, lot), _retried(conn, rejected, lot)
     return [
         Sample(
             turn_id=turn.id,
@@ -241,14 +268,18 @@ def _judged_answer(turn: Turn, row: AnyRow) -> JudgedAnswer:
     return JudgedAnswer(turn.learner, question, answer, row.score, row.hint, turn.version)
 
 
-def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:
+def _is_held_back(row: AnyRow, lot: Lot | None) -> bool:
+    return lot is not None and lot.holds_back(row.learner, row.session_id, row.created_at)
+
+
+def _accepted(conn: Connection, rejected: Sequence[str], lot: Lot | None) -> dict[str, str]:
     """Rejected turn → the answer to the user's correction, where the user was content with that one.
 
     Not one that was sampled under a grammar, here and below: its likelihood would be the grammar's.
     """
     first, retry = turns.alias("first"), turns.alias("retry")
     found = conn.execute(
-        select(first.c.id, retry.c.answer)
+        select(first.c.id, retry.c.answer, *_drawn_by(retry))
         .join_from(first, retry, retry.c.parent_id == first.c.id)
         .join(judgements, judgements.c.seq == retry.c.verdict_seq)
         .where(
@@ -261,15 +292,15 @@ def _accepted(conn: Connection, rejected: Sequence[str]) -> dict[str, str]:
         )
         .order_by(retry.c.seq)
     )
-    texts = {row.id: _without_calls(row.answer) for row in found}
+    texts = {row.id: _without_calls(row.answer) for row in found if not _is_held_back(row, lot)}
     return {turn_id: text for turn_id, text in texts.items() if text}
 
 
-def _retried(conn: Connection, rejected: Sequence[str]) -> dict[str, list[int]]:
+def _retried(conn: Connection, rejected: Sequence[str], lot: Lot | None) -> dict[str, list[int]]:
     """Rejected turn → ids of the complete answer to the user's correction, judged or not."""
     first, retry = turns.alias("first"), turns.alias("retry")
     found = conn.execute(
-        select(first.c.id, retry.c.response_ids)
+        select(first.c.id, retry.c.response_ids, *_drawn_by(retry))
         .join_from(first, retry, retry.c.parent_id == first.c.id)
         .where(
             first.c.id.in_(rejected),
@@ -282,7 +313,12 @@ def _retried(conn: Connection, rejected: Sequence[str]) -> dict[str, list[int]]:
         )
         .order_by(retry.c.seq)
     )
-    return {row.id: unpack_ids(row.response_ids) for row in found}
+    return {row.id: unpack_ids(row.response_ids) for row in found if not _is_held_back(row, lot)}
+
+
+def _drawn_by(table: Any) -> list[Any]:
+    """What `_is_held_back` looks at."""
+    return [table.c.learner, table.c.session_id, table.c.created_at]
 
 
 def _without_calls(answer: Any) -> str:

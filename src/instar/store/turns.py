@@ -17,7 +17,7 @@ from instar.store.engine import insert_new
 from instar.store.facts import refresh
 from instar.store.pieces import keep
 from instar.store.rows import light_columns, read_light_turns, read_turns, sampled_row, turn_row
-from instar.store.schema import next_states, turns
+from instar.store.schema import next_states, reservations, turns, uses
 
 _HASHES_PER_QUERY = 1000
 _NEWEST = 64
@@ -109,12 +109,13 @@ class Turns(Base):
             found = read_turns(conn, conn.execute(select(turns).where(turns.c.id == turn_id)))
             return found[0] if found else None
 
-    def add_feedback(self, state: NextState) -> None:
+    def add_feedback(self, state: NextState) -> str | None:
         with self._db.writing() as conn:
             if conn.execute(select(turns.c.seq).where(turns.c.id == state.turn_id)).first() is None:
                 raise StoreError(f"There is no turn {state.turn_id}.")
             if _add(conn, state):
                 refresh(conn, [state.turn_id])
+            return _why_not_learned(conn, state.turn_id)
 
     def sweep_open(self, reason: str) -> int:
         with self._db.writing() as conn:
@@ -130,6 +131,14 @@ class Turns(Base):
 def _why_never(status: TurnStatus) -> str | None:
     """An answer that nobody saw to its end is not learned from."""
     return None if status in (TurnStatus.DONE, TurnStatus.OPEN) else status.value
+
+
+def _why_not_learned(conn: Connection, turn_id: str) -> str | None:
+    for table, why in ((uses, "learned"), (reservations, "in_update")):
+        if conn.execute(select(table.c.turn_id).where(table.c.turn_id == turn_id).limit(1)).first():
+            return why
+    reason: str | None = conn.execute(select(turns.c.reason).where(turns.c.id == turn_id)).scalar()
+    return reason
 
 
 def _add(conn: Connection, state: NextState, nth: int = 0) -> bool:

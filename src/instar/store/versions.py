@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from sqlalchemy import and_, exists, insert, or_, select
 
-from sqlalchemy import and_, insert, or_, select
-
+from instar.flow.held_back import says_what_is_better
 from instar.records import Decision, Fate, Kind, Sample, Source
 from instar.store.base import Base
+from instar.store.columns import AnySelect
 from instar.store.decisions import add_decision
 from instar.store.facts import HELD_BACK
 from instar.store.schema import activations, decisions, judgements, turns
@@ -48,13 +48,29 @@ class Versions(Base):
         with self._db.reading() as conn:
             return [int(score) for score in conn.execute(query).scalars()]
 
-    def held_back(self, learners: Sequence[str], limit: int) -> list[Sample]:
-        mine = (turns.c.reason == HELD_BACK) & turns.c.learner.in_(learners)
-        query = (
-            with_verdict()
-            .where(mine, judgements.c.score.in_((1, -1)))
-            .order_by(turns.c.seq.desc())
-            .limit(limit)
-        )
+    def held_back(self, learner: str, limit: int, *, longest: int | None = None) -> list[Sample]:
+        query = _to_try(learner, longest).order_by(turns.c.seq.desc()).limit(limit)
+        found: list[Sample] = []
         with self._db.reading() as conn:
-            return samples_of(conn, conn.execute(query).all())
+            rows = conn.execute(query).all()
+            while rows and len(found) < limit:
+                found += filter(says_what_is_better, samples_of(conn, rows))
+                rows = conn.execute(query.where(turns.c.seq < rows[-1].seq)).all()
+        return found[:limit]
+
+
+def _to_try(learner: str, longest: int | None) -> AnySelect:
+    """Held-back turns that the user accepted, or rejected in a way that may say what would be better."""
+    retry, verdict = turns.alias("retry"), judgements.alias("of_retry")
+    accepted = exists().where(
+        retry.c.parent_id == turns.c.id, verdict.c.seq == retry.c.verdict_seq, verdict.c.score == 1
+    )
+    said = judgements.c
+    worded = (said.score == -1) & or_(said.hint.is_not(None), said.correction.is_not(None), accepted)
+    query = with_verdict().where(
+        turns.c.reason == HELD_BACK,
+        turns.c.learner == learner,
+        said.source == Source.USER.value,
+        or_(said.score == 1, worded),
+    )
+    return query if longest is None else query.where(turns.c.prompt_len + turns.c.response_len <= longest)

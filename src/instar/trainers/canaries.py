@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from instar.chat_format import ChatFormat
-from instar.trainers.policy import Policy
+from instar.trainers.policy import Policy, PrefixCache
 
 DATA = Path(__file__).parent / "data"
 BLOCK = 12
@@ -80,12 +80,17 @@ def canaries(model_dir: Path) -> Canaries:
 
 @torch.no_grad()
 def token_logp(
-    policy: Policy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    prefixes: PrefixCache | None = None,
 ) -> list[Tensor]:
-    """Log-probs of each answer's tokens after its prompt, under the policy as it stands: shape (T,) each."""
-    hidden_ND = policy.hidden_ND(
-        [[*p, *a] for p, a in zip(prompts, answers, strict=True)], [len(p) for p in prompts]
-    )
+    """Log-probs of each answer's tokens after its prompt, under the policy as it stands: shape (T,) each.
+
+    With `prefixes`, those of this same policy, a long prompt is taken from there.
+    """
+    rows = [[*p, *a] for p, a in zip(prompts, answers, strict=True)]
+    hidden_ND = policy.hidden_ND(rows, [len(p) for p in prompts], prefixes)
     found, at = [], 0
     for answer in answers:
         found.append(policy.logp_of(hidden_ND[at : at + len(answer)], answer))

@@ -7,7 +7,8 @@ What one turn says of a version is a number, and only its difference between the
                  otherwise the version answers anew, and base tells how well its answer shows the user's words, as in
                  trainers/revise.py: mean over tokens of log p(answer | words + request) − log p(answer | request)
 
-A rejection without words says nothing of what would be better and is left out.
+A rejection without words says nothing of what would be better and is left out. Long prompts are read once a look, and
+what they have in common with the one before is not read again (PrefixCache).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from instar.flow.evidence import ENOUGH, MARGIN, not_worse, win
 from instar.records import GateReport, HeldBackTurn
 from instar.trainers.canaries import Canaries, token_logp
-from instar.trainers.policy import Policy
+from instar.trainers.policy import Policy, PrefixCache, is_long
 from instar.trainers.sampling import sample
 
 ANSWER_TOKENS = 32
@@ -27,8 +28,9 @@ EXAMPLES = 5
 """Answers of both versions that are shown side by side."""
 SCALE = 0.25
 """Nats a token by which a version is preferred three times out of four or so (`evidence.win`)."""
-LONGEST_PROMPT = 1024
 ROWS = 8
+ROOM = 2**28
+"""Bytes of keys and values that are kept of long prompts, while one is read after the other."""
 NO_ANSWER = -5.0
 """What an empty answer shows of the user's words, in nats a token: less than any other."""
 
@@ -42,8 +44,7 @@ class Look:
 
 
 def usable(turn: HeldBackTurn) -> bool:
-    short = max(len(turn.prompt_ids), len(turn.hinted_ids)) <= LONGEST_PROMPT
-    return short and bool(turn.response_ids) and (turn.score == 1 or bool(turn.wanted_ids or turn.hinted_ids))
+    return bool(turn.response_ids) and (turn.score == 1 or bool(turn.wanted_ids or turn.hinted_ids))
 
 
 class Trial:
@@ -63,16 +64,25 @@ class Trial:
 
     def look(self) -> Look:
         """The version that the policy is now. Without enough turns to conclude anything, only what is shown."""
-        found = Look()
-        answers = self._answers()
+        found, prefixes = Look(), PrefixCache(self._policy, ROOM)
+        answers = self._answers(prefixes)
         found.shown = [*answers[: min(EXAMPLES, len(self._answered))], *answers[len(self._answered) :]]
         if self._is_enough:
-            self._score_given(found)
+            self._score_given(found, prefixes)
             self._score_answers(found, answers[: len(self._answered)])
         return found
 
-    def _answers(self) -> list[list[int]]:
+    def _answers(self, prefixes: PrefixCache) -> list[list[int]]:
+        """To the turns that are answered anew, then to the canary questions that are shown."""
         prompts = [t.prompt_ids for t in self._answered] + [self._canary.prompts[i] for i in self._canaries]
+        short = [i for i, p in enumerate(prompts) if not is_long(len(p))]
+        found = dict(zip(short, self._sample([prompts[i] for i in short], prefixes), strict=True))
+        for i in sorted(range(len(prompts)), key=lambda i: prompts[i]):
+            if i not in found:  # alone, since a prompt that is kept serves one batch
+                (found[i],) = self._sample([prompts[i]], prefixes)
+        return [found[i] for i in range(len(prompts))]
+
+    def _sample(self, prompts: Sequence[list[int]], prefixes: PrefixCache) -> list[list[int]]:
         if not prompts:
             return []
         found = sample(
@@ -82,33 +92,42 @@ class Trial:
             max_tokens=ANSWER_TOKENS,
             temperature=0.7,
             seed=self._seed,
+            prefixes=prefixes,
         )
         return [self._canary.body(a.ids) for a in found]
 
-    def _score_given(self, found: Look) -> None:
+    def _score_given(self, found: Look, prefixes: PrefixCache) -> None:
         given = [t for t in self._turns if t.score == 1 or t.wanted_ids]
-        logp = self._mean_logp([(t.prompt_ids, t.response_ids) for t in given])
         corrected = [t for t in given if t.score == -1]
-        wanted = self._mean_logp([(t.prompt_ids, t.wanted_ids) for t in corrected])
-        better = dict(zip([t.turn_id for t in corrected], wanted, strict=True))
-        for turn, own in zip(given, logp, strict=True):
+        rows = [(t.prompt_ids, t.response_ids) for t in given] + [
+            (t.prompt_ids, t.wanted_ids) for t in corrected
+        ]
+        logp = self._mean_logp(rows, prefixes)
+        better = dict(zip([t.turn_id for t in corrected], logp[len(given) :], strict=True))
+        for turn, own in zip(given, logp[: len(given)], strict=True):
             found.scores[turn.turn_id] = own if turn.score == 1 else better[turn.turn_id] - own
 
     def _score_answers(self, found: Look, answers: Sequence[list[int]]) -> None:
         spoken = [(t, a) for t, a in zip(self._answered, answers, strict=True) if a]
         found.scores.update({t.turn_id: NO_ANSWER for t in self._answered})
+        rows = [(t.prompt_ids, a) for t, a in spoken] + [(t.hinted_ids, a) for t, a in spoken]
         with self._policy.as_base():
-            plain = self._mean_logp([(t.prompt_ids, a) for t, a in spoken])
-            hinted = self._mean_logp([(t.hinted_ids, a) for t, a in spoken])
+            logp = self._mean_logp(rows, PrefixCache(self._policy, ROOM))
+        plain, hinted = logp[: len(spoken)], logp[len(spoken) :]
         for (turn, _), before, after in zip(spoken, plain, hinted, strict=True):
             found.scores[turn.turn_id] = after - before
 
-    def _mean_logp(self, rows: Sequence[tuple[list[int], list[int]]]) -> list[float]:
-        found: list[float] = []
-        for at in range(0, len(rows), ROWS):
-            part = rows[at : at + ROWS]
-            scored = token_logp(self._policy, [p for p, _ in part], [a for _, a in part])
-            found += [float(logp_T.mean()) for logp_T in scored]
+    def _mean_logp(self, rows: Sequence[tuple[list[int], list[int]]], prefixes: PrefixCache) -> list[float]:
+        """A token of each answer, after its prompt. Those that begin alike follow each other, to be read once."""
+        order = sorted(range(len(rows)), key=lambda i: rows[i][0])
+        found = [0.0] * len(rows)
+        for at in range(0, len(order), ROWS):
+            part = order[at : at + ROWS]
+            scored = token_logp(
+                self._policy, [rows[i][0] for i in part], [rows[i][1] for i in part], prefixes
+            )
+            for i, logp_T in zip(part, scored, strict=True):
+                found[i] = float(logp_T.mean())
         return found
 
     def compare(self, before: Look, after: Look) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class TrainerLoop:
             self.failed += 1
             pause_s = self.backoff.fail()
             log.warning("step_failed", error=str(error), kind=type(error).__name__, pause_s=pause_s)
-            self.heart.say("waiting after an error", failed=self.failed, error=str(error))
+            told = str(error)
+            self.heart.say("waiting after an error", failed=self.failed, error=told, why=told, later=None)
             self.sleep(pause_s)
             return
         self.backoff.reset()

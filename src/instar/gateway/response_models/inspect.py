@@ -58,6 +58,7 @@ class Counts(BaseModel):
     judged: dict[str, int]
     waiting: dict[str, int]
     used: int
+    published: Annotated[int, Field(description="Updates whose version has served")]
     reasons: dict[str, int]
 
 
@@ -120,3 +121,7 @@ class TurnList(BaseModel):
 class FeedbackTaken(BaseModel):
     turn: str
     recorded: Literal[True]
+    learnable: Annotated[
+        bool, Field(description="Whether it may still be learned from; it is your verdict anyway")
+    ]
+    why: Annotated[str | None, Field(description="Why not, in words")]
