@@ -251,9 +251,11 @@ class Store(Ratings, Protocol):
         note: str | None,
         activate: bool,
         waits: bool = False,
+        if_active: str | None = None,
         documents: dict[str, dict[str, Any]] | None = None,
-    ) -> None:
-        """End an update in one commit: uses, version, activation, and the documents given (see put_state).
+    ) -> str:
+        """End an update in one commit: uses, version, activation, and the documents given (see put_state). Gives the
+        status that it ended with.
 
         "proposed": every (turn, update, pass) is a use, exactly once; with `activate` the version is active
         from this commit on, with `waits` it is noted that it waits for a person. "rejected" (`version` names what
@@ -261,6 +263,10 @@ class Store(Ratings, Protocol):
         two rejections they carry the reason `rejected_by_gate`. "unused": nothing was computed since nothing in
         the samples says how to change the model; they carry the reason `nothing_to_learn`. "failed":
         the samples are free again; after three failures they carry the reason `poison`.
+
+        A proposal ends as "superseded" if another version than `if_active` is in force by then: someone decided so
+        while it was computed. The version is kept and neither activated nor offered; the samples are free again, and
+        no document is written.
         """
         ...
 

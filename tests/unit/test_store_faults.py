@@ -64,6 +64,7 @@ WRITES: dict[str, Callable[[Scene], object]] = {
 }
 ENDINGS: dict[str, dict[str, Any]] = {
     "proposed": {"version": "v1", "activate": True, "documents": {"m": {"n": 1}}},
+    "proposed too late": {"version": "v1", "activate": True, "if_active": "v9"},
     "proposed to wait": {"version": "v1", "activate": False, "waits": True},
     "rejected": {"version": "v1", "activate": False},
     "unused": {"version": None, "activate": False},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -430,6 +430,73 @@ def test_number_on_disk_is_never_given_again(bench: Bench, monkeypatch: pytest.M
     assert bench.step().did == "failed"
     bench.trainer.error = None
     assert bench.step().version == "v2"
+
+
+# ── decided while an update is computed ────────────────────────────────────────────────────────────────────
+def meanwhile(bench: Bench, decide: Callable[[], None]) -> StepReport:
+    """A step during whose computation somebody decides."""
+
+    @dataclass
+    class Interrupted(PaperTrainer):
+        def run(self, job: UpdateJob) -> UpdateResult:
+            decide()
+            return PaperTrainer.run(self, job)
+
+    bench.trainer = Interrupted()
+    report = bench.step()
+    bench.trainer = PaperTrainer()
+    return report
+
+
+def take_back(bench: Bench) -> None:
+    bench.store.decide("v1", Fate.ROLLED_BACK, "too terse", activate="base")  # as `versions rollback` does
+
+
+@pytest.mark.parametrize("approve", [False, True])
+def test_a_rollback_is_not_undone_by_the_update_that_was_being_computed(tmp_path: Path, approve: bool) -> None:
+    bench = Bench(tmp_path)
+    bench.correct("a", "b", "c", "d")
+    assert bench.step().version == "v1"
+    bench.gate = GateSettings(held_back=0.0, approve=approve)  # type: ignore[call-arg]
+    bench.correct("e", "f", "g", "h")
+    report = meanwhile(bench, lambda: take_back(bench))
+    assert (report.did, report.version) == ("superseded", None)
+    assert bench.store.active_version() == "base"
+    newest = bench.store.decisions()[0]
+    assert (newest.version, newest.fate) == ("v2", Fate.SUPERSEDED)
+    assert newest.reason == "base was put in force while it was computed from v1."
+    assert bench.registry.manifest("v2").parent == "v1", "kept, to be looked at"
+    assert set(bench.learned()) == {"a", "b", "c", "d"}
+    assert bench.store.get_state("method") == {"batches": 1}
+    again = bench.step()
+    assert bench.trainer.jobs[0].parent == "base"
+    assert [s.turn_id for s in bench.trainer.jobs[0].samples] == ["e", "f", "g", "h"]
+    assert again.did == ("waits" if approve else "proposed")
+    assert bench.store.updates()[0].version == "v3"
+
+
+def test_an_update_of_the_version_that_serves_again_is_no_surprise(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.step()
+    bench.correct("e", "f", "g", "h")
+
+    def there_and_back() -> None:
+        take_back(bench)
+        bench.store.decide("v1", Fate.CHOSEN, "asked for by hand", activate="v1")
+
+    assert meanwhile(bench, there_and_back).version == "v2"
+    assert bench.store.active_version() == "v2"
+
+
+def test_an_update_from_base_beside_a_version_of_another_model_ends_as_ever(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.step()
+    step = bench.make()
+    step.publisher = Publisher(
+        bench.store, bench.registry, BaseModelFacts("big", "1" * 64), bench.scene.clock
+    )
+    bench.correct("e", "f", "g", "h")
+    assert (step().version, bench.store.active_version()) == ("v2", "v2")
 
 
 # ── held-back turns, approval, taking back ────────────────────────────────────────────────────────────────

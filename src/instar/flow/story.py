@@ -11,6 +11,7 @@ STATES = {
     Fate.WAITS: "waits for approval",
     Fate.REJECTED: "rejected by a person",
     Fate.ROLLED_BACK: "taken back",
+    Fate.SUPERSEDED: "superseded",
 }
 """Fates that keep a version from serving."""
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from instar.config import Settings
 from instar.errors import TrainingError
 from instar.flow.held_back import LIMIT, to_try
-from instar.flow.publish import METHOD_STATE, Publisher
+from instar.flow.publish import METHOD_STATE, Ending, Publisher
 from instar.flow.rollback import Watch
 from instar.flow.schedule import why_later
 from instar.flow.story import waiting_version
@@ -46,7 +46,7 @@ class StepReport:
     `later` is what the mode of training waits for, whatever else it waits for.
     """
 
-    did: Literal["waiting", "looked ahead", "proposed", "waits", "rejected", "failed", "unused", "taken back"]
+    did: Literal["waiting", "looked ahead", "taken back", "failed"] | Ending
     waiting: int
     why: str
     version: str | None = None
@@ -158,7 +158,7 @@ class TrainStep:
         return bool(teaching)
 
     def _ahead(self, samples: list[WeightedSample]) -> UpdateJob:
-        parent = self._parent()
+        parent = self._parent(self.store.active_version())
         return UpdateJob(
             update_id="ahead",
             parent=parent,
@@ -175,10 +175,12 @@ class TrainStep:
         weighted, new_state = self.method.weigh(samples, self.prompts, state)
         turn_ids = [s.turn_id for s in samples]
         scale = 0.5 if self.store.rejected_before(turn_ids) else 1.0
-        parent = self._parent()
+        active = self.store.active_version()
+        parent = self._parent(active)
         number = self._next_number()
         job = {
             "number": number,
+            "active": active,
             "scale": scale,
             "samples": [asdict(w) for w in weighted],
             "history": [asdict(h) for h in self._history(samples)],
@@ -200,9 +202,8 @@ class TrainStep:
         learners = sorted({s.learner for s in samples})
         return [to_try(s, self.prompts) for s in self.store.held_back(learners, LIMIT)]
 
-    def _parent(self) -> str:
+    def _parent(self, active: str) -> str:
         """The version in force; base, if that one was trained from another model than is served now."""
-        active = self.store.active_version()
         if active == BASE or self.registry.manifest(active).base_sha256 == self.publisher.base.sha256:
             return active
         return BASE

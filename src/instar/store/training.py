@@ -16,7 +16,7 @@ from instar.records import BASE, Fate, JudgedAnswer, Origin, Sample, Source, Tur
 from instar.runtime import new_id
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect, unpack_ids
-from instar.store.decisions import add_decision
+from instar.store.decisions import active_version, add_decision
 from instar.store.documents import put_document
 from instar.store.facts import HELD_BACK, refresh
 from instar.store.judging import POISON
@@ -132,8 +132,9 @@ class Training(Base):
         note: str | None,
         activate: bool,
         waits: bool = False,
+        if_active: str | None = None,
         documents: dict[str, dict[str, Any]] | None = None,
-    ) -> None:
+    ) -> str:
         if status != "proposed" and status not in _GIVE_UP_AFTER:
             raise StoreError(f"An update cannot end as {status!r}.")
         if (status == "proposed" and version is None) or (activate and status != "proposed"):
@@ -147,13 +148,17 @@ class Training(Base):
                 raise StoreError(
                     f"Update {update_id} is not running: it was finished before, or never begun."
                 )
+            active = active_version(conn)
+            if status == "proposed" and if_active not in (None, active):
+                status, activate, waits, documents = "superseded", False, False, None
+                note = f"{active} was put in force while it was computed from {row.parent}."
             turn_ids = _turns_of(conn, [update_id])[update_id]
             ended = {"status": status, "running": None, "version": version, "note": note, "finished_at": now}
             conn.execute(update(updates).where(updates.c.id == update_id).values(**ended, job=None))
             conn.execute(delete(reservations).where(reservations.c.update_id == update_id))
             if status == "proposed":
                 _use(conn, update_id, turn_ids, row.passes)
-            else:
+            elif status in _GIVE_UP_AFTER:
                 times, reason = _GIVE_UP_AFTER[status]
                 _give_up(conn, _ended_so(conn, turn_ids, status, times), reason)
             refresh(conn, turn_ids)
@@ -161,9 +166,12 @@ class Training(Base):
                 put_document(conn, name, value)
             if waits and version is not None:
                 add_decision(conn, version, Fate.WAITS, "It passed the gate and waits for a person.", now)
+            if status == "superseded" and version is not None:
+                add_decision(conn, version, Fate.SUPERSEDED, str(note), now)
             if activate:
                 why = f"update {row.number}"
                 conn.execute(insert(activations).values(version=version, reason=why, created_at=now))
+        return status
 
     def updates(self, limit: int = 100) -> list[Update]:
         """Newest first."""
