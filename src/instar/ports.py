@@ -200,9 +200,9 @@ class Store(Ratings, Protocol):
     ) -> list[Sample]:
         """Judged, unused, learnable samples (score ±1), oldest first.
 
-        A sample of version v is stale when `current − v > max_staleness` (BASE counts as 0); stale samples
-        and those of pinned versions are returned only if they have a correction or an accepted retry, with
-        logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns of the sessions
+        A sample is stale when more than `max_staleness` updates lie between its version and `current` (a number, 0 for
+        BASE), counted along the parents; stale samples and those of pinned versions are returned only if words say
+        what to do instead (a hint, a correction, an accepted retry), with logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns of the sessions
         that are held back, this share of all, with the reason `held_back`; these are still judged anew. Those of more
         than `longest` tokens of prompt and response get the reason `too_long`.
         """
@@ -272,6 +272,10 @@ class Store(Ratings, Protocol):
 
     def updates(self, limit: int = 100) -> list[Update]:
         """Newest first."""
+        ...
+
+    def parents(self) -> dict[str, str]:
+        """Version → the one that it was computed from, of every version that an update made."""
         ...
 
     def rejected_before(self, turn_ids: Sequence[str]) -> bool:

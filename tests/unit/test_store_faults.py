@@ -26,6 +26,7 @@ def scene(tmp_path: Path) -> Scene:
     scene = Scene(tmp_path / "instar.db")
     for turn_id in ("a", "b"):
         scene.corrected(turn_id)
+    scene.corrected("liked", 1)
     scene.answered("waits")
     scene.said("waits", "no")
     scene.store.open_turns([make_turn("open", parent_id="a")], [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, true, update
@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from instar.content import last_user_text, plain_text
 from instar.errors import StoreError
 from instar.flow.held_back import is_held_back
+from instar.flow.lineage import updates_between
 from instar.records import BASE, Fate, JudgedAnswer, Origin, Sample, Source, Turn, Update
 from instar.runtime import new_id
 from instar.store.base import Base
@@ -49,7 +50,7 @@ class Training(Base):
         stale: list[str] = []
         held: list[str] = []
         with self._db.reading() as conn:
-            after = 0
+            after, parents = 0, _parents(conn)
             while len(samples) < limit:
                 rows = conn.execute(_judged(after, limit)).all()
                 if not rows:
@@ -60,9 +61,9 @@ class Training(Base):
                         held.append(row.id)
                     elif longest is not None and row.prompt_len + row.response_len > longest:
                         long.append(row.id)
-                    elif not _is_stale(row, current, max_staleness):
+                    elif not _is_stale(row, current, max_staleness, parents):
                         samples.append(sample)
-                    elif sample.correction is not None or sample.accepted is not None:
+                    elif sample.correction or sample.accepted or (sample.score == -1 and sample.hint):
                         samples.append(_without_logprobs(sample))
                     else:
                         stale.append(row.id)
@@ -178,6 +179,10 @@ class Training(Base):
         with self._db.reading() as conn:
             rows = conn.execute(select(updates).order_by(updates.c.number.desc()).limit(limit)).all()
             return _updates(conn, rows)
+
+    def parents(self) -> dict[str, str]:
+        with self._db.reading() as conn:
+            return _parents(conn)
 
     def rejected_before(self, turn_ids: Sequence[str]) -> bool:
         with self._db.reading() as conn:
@@ -300,9 +305,13 @@ def _without_calls(answer: Any) -> str:
     return plain_text(answer.get("content"))
 
 
-def _is_stale(row: AnyRow, current: int, max_staleness: int) -> bool:
+def _is_stale(row: AnyRow, current: int, max_staleness: int, parents: Mapping[str, str]) -> bool:
+    """Numbers decide only where no update tells how the two versions are related."""
     number = version_number(row.version)
-    return row.pinned or number is None or current - number > max_staleness
+    if row.pinned or number is None:
+        return True
+    apart = updates_between(f"v{current}" if current else BASE, row.version, parents)
+    return (current - number if apart is None else apart) > max_staleness
 
 
 def _without_logprobs(sample: Sample) -> Sample:
@@ -381,6 +390,11 @@ def _updates(conn: Connection, rows: Sequence[AnyRow]) -> list[Update]:
         )
         for row in rows
     ]
+
+
+def _parents(conn: Connection) -> dict[str, str]:
+    named = select(updates.c.version, updates.c.parent).where(updates.c.version.is_not(None))
+    return {row.version: row.parent for row in conn.execute(named)}
 
 
 def _turns_of(conn: Connection, update_ids: Sequence[str]) -> dict[str, list[str]]:
