@@ -259,7 +259,7 @@ class Store(Ratings, Protocol):
 
         "proposed": every (turn, update, pass) is a use, exactly once; with `activate` the version is active
         from this commit on, with `waits` it is noted that it waits for a person. "rejected" (`version` names what
-        is kept to be looked at): the samples are free for one more update, at half the rate; after
+        is kept to be looked at): the samples are free for one more update, with a smaller step; after
         two rejections they carry the reason `rejected_by_gate`. "unused": nothing was computed since nothing in
         the samples says how to change the model; they carry the reason `nothing_to_learn`. "failed":
         the samples are free again; after three failures they carry the reason `poison`.

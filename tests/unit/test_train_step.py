@@ -38,6 +38,7 @@ class PaperTrainer:
     longest: int = 1000
     killed: bool = False
     metrics: dict[str, Any] = field(default_factory=lambda: {"loss": 1.0})
+    checks: dict[str, Any] = field(default_factory=dict)
     jobs: list[UpdateJob] = field(default_factory=list)
     ahead: list[UpdateJob] = field(default_factory=list)
 
@@ -58,7 +59,7 @@ class PaperTrainer:
         out = Path(job.out_dir)
         out.mkdir(parents=True, exist_ok=True)
         (out / "adapter_config.json").write_text(json.dumps({"seed": job.seed}))
-        gate = GateReport(self.passed, "fine" if self.passed else "answers fell apart", {})
+        gate = GateReport(self.passed, "fine" if self.passed else "answers fell apart", self.checks)
         return UpdateResult(job.update_id, True, self.metrics, gate)
 
     def close(self) -> None:
@@ -337,6 +338,53 @@ def test_samples_rejected_twice_are_left_alone_with_a_reason(bench: Bench) -> No
     bench.step()
     assert bench.step().did == "waiting"
     assert {t["reason"] for t in bench.store.turn_views()} == {"rejected_by_gate"}
+
+
+def scales(bench: Bench) -> list[float]:
+    full = bench.make().settings.train.lr
+    return [job.settings["lr"] / full for job in bench.trainer.jobs]
+
+
+def test_refusals_in_a_row_shrink_the_step_also_for_new_turns_and_the_note_says_so(bench: Bench) -> None:
+    bench.trainer.passed = False
+    for batch in ("abcd", "efgh", "ijkl"):
+        bench.correct(*batch)
+        bench.step(), bench.step()
+    assert scales(bench) == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 8, 1 / 8]
+    notes = [update.note for update in reversed(bench.store.updates())]
+    assert notes[0] == "answers fell apart"
+    assert notes[1] == (
+        "answers fell apart 2 updates in a row were refused; the next one takes a smaller step."
+    )
+    assert "6 updates in a row were refused" in str(notes[5])
+    assert "`instar versions rollback` gives room" in str(notes[5])
+    assert bench.registry.manifest("v6").gate["why"] == "answers fell apart"
+    bench.trainer.passed = True
+    for batch in ("mnop", "qrst"):
+        bench.correct(*batch)
+        bench.step()
+    assert scales(bench)[6:] == [1 / 8, 1], "one that passed ends it"
+
+
+@pytest.mark.parametrize(("kl", "scale"), [(0.1, 1.0), (0.15, 1.0), (0.225, 0.5), (0.299, 1 / 8)])
+def test_steps_shrink_with_the_room_that_is_left_to_base(bench: Bench, kl: float, scale: float) -> None:
+    bench.trainer.checks = {"kl": {"value": kl, "bound": 0.3, "passed": True}}
+    for batch in ("abcd", "efgh"):
+        bench.correct(*batch)
+        bench.step()
+    assert scales(bench) == [1.0, pytest.approx(scale)]
+
+
+def test_after_a_rollback_the_same_parent_takes_smaller_steps(bench: Bench) -> None:
+    for number, batch in enumerate(("abcd", "efgh", "ijkl"), start=1):
+        bench.correct(*batch)
+        assert bench.step().version == f"v{number}"
+        if number < 3:
+            bench.store.decide(f"v{number}", Fate.ROLLED_BACK, "no", activate="base")
+    bench.correct("m", "n", "o", "p")
+    bench.step()
+    assert scales(bench) == [1, 1 / 2, 1 / 4, 1]
+    assert [job.parent for job in bench.trainer.jobs] == ["base", "base", "base", "v3"]
 
 
 def test_failures_are_tried_three_times_then_set_aside_and_training_goes_on(bench: Bench) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from instar.flow.caution import repeats
 from instar.flow.fidelity import FIDELITY, remembered
 from instar.ports import Registry, Store
 from instar.records import Manifest, Update, UpdateResult
@@ -61,7 +62,8 @@ class Publisher:
             return self._end(update, "rejected", why, documents=facts)
         self.registry.publish(out_dir, self._manifest(update, version, job, result))
         if not gate.passed:
-            return self._end(update, "rejected", gate.why, version=version, documents=facts)
+            why = " ".join(filter(None, [gate.why, repeats(job.get("refused", 0) + 1)]))
+            return self._end(update, "rejected", why, version=version, documents=facts)
         ending: Ending = "waits" if self.approve else "proposed"
         active = job.get("active", update.parent)  # a job of an older Instar names none
         return self._end(update, ending, gate.why, version=version, documents=state, if_active=active)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from instar.config import Settings
 from instar.errors import TrainingError
+from instar.flow.caution import refused_in_a_row, room_left, step_scale, taken_back
 from instar.flow.held_back import LIMIT, to_try
 from instar.flow.publish import METHOD_STATE, Ending, Publisher
 from instar.flow.rollback import Watch
@@ -37,6 +38,8 @@ from instar.runtime import Clock
 HISTORY = 96
 """Verdicts of a learner, the newest, that an update may use to tell what pleases them."""
 WATCH_EVERY_S = 10.0
+NEWEST = 20
+"""Updates that are looked at for refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +177,16 @@ class TrainStep:
         state = self.store.get_state(METHOD_STATE) or {}
         weighted, new_state = self.method.weigh(samples, self.prompts, state)
         turn_ids = [s.turn_id for s in samples]
-        scale = 0.5 if self.store.rejected_before(turn_ids) else 1.0
         active = self.store.active_version()
         parent = self._parent(active)
+        refused = refused_in_a_row(parent, self.store.updates(NEWEST))
+        scale = self._scale(parent, refused, turn_ids)
         number = self._next_number()
         job = {
             "number": number,
             "active": active,
             "scale": scale,
+            "refused": refused,
             "samples": [asdict(w) for w in weighted],
             "history": [asdict(h) for h in self._history(samples)],
             "held_back": [asdict(t) for t in self._held_back(samples)],
@@ -191,6 +196,14 @@ class TrainStep:
         passes = self.settings.train.passes
         update = self.store.begin_update(turn_ids, parent, json.dumps(job), scale=scale, passes=passes)
         return self._compute(update, job)
+
+    def _scale(self, parent: str, refused: int, turn_ids: Sequence[str]) -> float:
+        """What share of a step to take from this version."""
+        gate = {} if parent == BASE else self.registry.manifest(parent).gate
+        missteps = refused + taken_back(parent, self.store.decisions(), self.store.parents())
+        if self.store.rejected_before(turn_ids):
+            missteps = max(1, missteps)
+        return step_scale(missteps, room_left(gate, self.settings.gate.max_kl))
 
     def _history(self, samples: Sequence[Sample]) -> list[JudgedAnswer]:
         learners = dict.fromkeys(s.learner for s in samples)
