@@ -208,6 +208,10 @@ class Store(Ratings, Protocol):
         """
         ...
 
+    def leave_out_long(self, turn_ids: Sequence[str]) -> None:
+        """Mark turns with the reason `too_long`, since what is to be learned from them is."""
+        ...
+
     def held_back(self, learners: Sequence[str], limit: int) -> list[Sample]:
         """Judged turns of these learners that are never trained on, newest first."""
         ...

@@ -60,6 +60,7 @@ WRITES: dict[str, Callable[[Scene], object]] = {
     "activate": lambda s: s.store.activate("v9", "by hand"),
     "decide": lambda s: s.store.decide("v9", Fate.ROLLED_BACK, "worse", activate="v8"),
     "hold back": lambda s: s.store.trainable(9, current=0, max_staleness=4, held_back=0.99),
+    "leave out": lambda s: s.store.leave_out_long(["a"]),
     "beat": lambda s: s.store.heartbeat("judge", {}),
     "document": lambda s: s.store.put_state("x", {}),
 }

@@ -16,6 +16,7 @@ from instar.flow.fidelity import FIDELITY
 from instar.flow.held_back import is_held_back
 from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import StepReport, TrainStep
+from instar.methods.combined import Combined
 from instar.records import Fate, GateReport, Origin, Sample, UpdateJob, UpdateResult, WeightedSample
 from instar.registry import FolderRegistry
 from tests.kit.samples import WordPrompts
@@ -291,6 +292,21 @@ def test_what_the_memory_cannot_hold_is_left_out_with_its_reason(bench: Bench) -
     bench.trainer.longest = 5
     bench.correct("e", "f", "g", "h")
     assert bench.step().did == "proposed"
+
+
+def test_a_correction_that_is_too_long_is_left_out_alone(bench: Bench) -> None:
+    """The turn itself would fit: three prompt tokens and two of the answer. The user's own text does not."""
+    bench.scene.answered("essay")
+    bench.scene.feedback("essay", correction="5 6 7 8 9")
+    bench.scene.judge("essay", -1, correction="5 6 7 8 9")
+    bench.correct("a", "b", "c")
+    bench.method, bench.trainer.longest = Combined(), 7  # type: ignore[assignment]
+    assert bench.step().did == "left out"
+    assert bench.trainer.jobs == []
+    assert bench.store.counts()["reasons"] == {"too_long": 1}
+    bench.correct("d")
+    assert bench.step().did == "proposed"
+    assert [s.turn_id for s in bench.trainer.jobs[0].samples] == ["a", "b", "c", "d"]
 
 
 def test_comparisons_of_engine_and_trainer_are_kept_with_the_update(bench: Bench) -> None:

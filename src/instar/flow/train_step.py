@@ -49,7 +49,7 @@ class StepReport:
     `later` is what the mode of training waits for, whatever else it waits for.
     """
 
-    did: Literal["waiting", "looked ahead", "taken back", "failed"] | Ending
+    did: Literal["waiting", "looked ahead", "left out", "taken back", "failed"] | Ending
     waiting: int
     why: str
     version: str | None = None
@@ -129,8 +129,16 @@ class TrainStep:
             current=version_number(self.store.active_version()),
             max_staleness=train.max_staleness,
             held_back=self.settings.gate.held_back,
-            longest=min(train.max_tokens, self.trainer.longest),
+            longest=self._longest,
         )
+
+    @property
+    def _longest(self) -> int:
+        return min(self.settings.train.max_tokens, self.trainer.longest)
+
+    def _is_too_long(self, weighted: WeightedSample) -> bool:
+        """With the text that the user wants instead, which the store cannot count in tokens."""
+        return len(weighted.prompt_ids) + len(weighted.response_ids) > self._longest
 
     def _why_wait(self, samples: Sequence[Sample]) -> str | None:
         train = self.settings.train
@@ -176,6 +184,9 @@ class TrainStep:
     def _begin(self, samples: Sequence[Sample]) -> StepReport:
         state = self.store.get_state(METHOD_STATE) or {}
         weighted, new_state = self.method.weigh(samples, self.prompts, state)
+        if long := sorted({w.turn_id for w in weighted if self._is_too_long(w)}):
+            self.store.leave_out_long(long)
+            return StepReport("left out", 0, f"too long to be learned from: {', '.join(long)}")
         turn_ids = [s.turn_id for s in samples]
         active = self.store.active_version()
         parent = self._parent(active)

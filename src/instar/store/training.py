@@ -92,6 +92,9 @@ class Training(Base):
         told = [_judged_answer(turn, row) for row, turn in zip(rows, read, strict=True)]
         return [judged for judged in reversed(told) if judged.answer.strip()]
 
+    def leave_out_long(self, turn_ids: Sequence[str]) -> None:
+        self._mark(turn_ids, TOO_LONG)
+
     def _mark(self, turn_ids: Sequence[str], reason: str) -> None:
         if turn_ids:
             with self._db.writing() as conn:
