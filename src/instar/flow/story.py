@@ -33,6 +33,12 @@ def state_of(name: str, active: str, gate: dict[str, Any], decisions: Sequence[D
     return "kept", ""
 
 
+def is_rejected(version: str, decisions: Sequence[Decision]) -> bool:
+    """Whether a person rejected it and has not activated it by name since. `decisions` are newest first."""
+    newest = newest_about(version, decisions)
+    return newest is not None and newest.fate is Fate.REJECTED
+
+
 def waiting_version(decisions: Sequence[Decision]) -> str | None:
     """The version that waits for a person, if one does. `decisions` are newest first."""
     seen: set[str] = set()
