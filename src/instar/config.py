@@ -219,7 +219,7 @@ class GateSettings(Group):
         False, description="whether a version that passed waits for `instar versions approve`"
     )
     auto_rollback: bool = Field(
-        True, description="whether a version that users like less than its parent is taken back by itself"
+        True, description="whether a version that users like less than those before it is taken back by itself"
     )
 
 

@@ -297,8 +297,17 @@ class Store(Ratings, Protocol):
         """Newest first: the first one is in force."""
         ...
 
-    def decide(self, version: str, fate: Fate, reason: str, *, activate: str | None = None) -> None:
-        """Record what was decided about a version and, in the same commit, activate that or another one."""
+    def decide(
+        self,
+        version: str,
+        fate: Fate,
+        reason: str,
+        *,
+        activate: str | None = None,
+        documents: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
+        """Record what was decided about a version and, in the same commit, activate that or another one, and write
+        the documents given (see put_state)."""
         ...
 
     def decisions(self, limit: int = 1000) -> list[Decision]:

@@ -14,6 +14,7 @@ from instar.config import GateSettings, Settings, TrainSettings
 from instar.errors import TrainingError
 from instar.flow.fidelity import FIDELITY
 from instar.flow.held_back import is_held_back
+from instar.flow.lineage import line
 from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import StepReport, TrainStep
 from instar.methods.combined import Combined
@@ -618,7 +619,8 @@ def live(bench: Bench, version: str, good: int, bad: int) -> None:
     """Users judge answers of this version, in conversations that opted out of nothing but are not trained on."""
     for number in range(good + bad):
         turn_id = f"{version}-{number}"
-        bench.scene.corrected(turn_id, 1 if number < good else -1, version=version)
+        liked = (number + 1) * good // (good + bad) > number * good // (good + bad)  # evenly mixed
+        bench.scene.corrected(turn_id, 1 if liked else -1, version=version)
 
 
 def two_versions(folder: Path, **gate: Any) -> Bench:
@@ -642,7 +644,9 @@ def test_a_version_that_users_like_less_than_its_parent_is_taken_back(tmp_path: 
     bench.scene.corrected("v2-last", -1, version="v2")
     report = bench.step()
     assert report.did == "taken back"
-    assert "content with 5 of 20 of its answers, and with 18 of 22 of v1's" in report.why
+    assert report.why.startswith(
+        "v2 was taken back by itself, to v1: users were content with 5 of 20 answers since v2, and with 18 of 24 before"
+    )
     assert bench.store.active_version() == "v1"
     assert bench.store.activations()[0].reason == report.why
     (decision,) = bench.store.decisions()
@@ -668,7 +672,63 @@ def test_it_is_looked_at_now_and_then_not_always(tmp_path: Path, monkeypatch: py
     step, looks = bench.make(), []
     monkeypatch.setattr(bench.store, "live_scores", lambda version: looks.append(version) or [])
     step(), step()
-    assert looks == ["v2", "v1"]
+    assert looks == ["v2", "v1", "base"]
     bench.scene.clock.wall += 11.0
     step()
-    assert len(looks) == 4
+    assert len(looks) == 6
+
+
+# ── taking back while it learns, at the default batch size ────────────────────────────────────────────────
+def learning(folder: Path) -> Bench:
+    return Bench(folder, train=TrainSettings(passes=1))  # type: ignore[call-arg]
+
+
+def talk(bench: Bench, turns: int, likes: Callable[[str, int], bool], name: str) -> list[StepReport]:
+    """Users judge what the version in force answers, and it learns from that. Gives the steps that did something."""
+    step, done = bench.make(), []
+    for number in range(turns):
+        version = bench.store.active_version()
+        bench.scene.corrected(f"{name}-{number}", 1 if likes(version, number) else -1, version=version)
+        for _ in range(2):
+            bench.scene.clock.wall += 11.0
+            done.append(step())
+    return [report for report in done if report.did not in NO_UPDATE]
+
+
+def mostly(_: str, number: int) -> bool:
+    return number % 5 != 0
+
+
+def good_until_v2(version: str, number: int) -> bool:
+    return mostly(version, number) == (version in ("base", "v1", "v2"))
+
+
+def test_while_it_learns_a_slide_goes_back_to_the_last_that_was_liked(tmp_path: Path) -> None:
+    bench = learning(tmp_path)
+    reports = talk(bench, 44, good_until_v2, "t")
+    assert [r.did for r in reports] == ["proposed"] * 5 + ["taken back"]
+    assert reports[-1].why.startswith(
+        "v5 was taken back by itself, to v2: users were content with 4 of 20 answers since v3, and with 19 of 24 before"
+    )
+    assert bench.store.active_version() == "v2"
+    back = talk(bench, 8, mostly, "u")
+    assert [(r.did, r.version) for r in back] == [("proposed", "v6")]
+    assert bench.trainer.jobs[-1].parent == "v2"
+    assert bench.trainer.jobs[-1].settings["lr"] == bench.trainer.jobs[0].settings["lr"] / 2, "not the same again"
+
+
+def test_when_nothing_pleases_any_more_it_does_not_walk_back_from_version_to_version(tmp_path: Path) -> None:
+    bench = learning(tmp_path)
+    talk(bench, 44, good_until_v2, "t")
+    assert bench.store.active_version() == "v2"
+    reports = talk(bench, 80, lambda _, number: number % 5 == 0, "u")
+    assert {r.did for r in reports} == {"proposed"}
+    assert "v2" in line(bench.store.active_version(), bench.store.parents())
+
+
+def test_a_version_that_a_person_wanted_and_what_it_came_from_is_left_alone(tmp_path: Path) -> None:
+    bench = learning(tmp_path)
+    talk(bench, 40, good_until_v2, "t")
+    bench.store.decide("v5", Fate.CHOSEN, "I want it", activate="v5")
+    reports = talk(bench, 40, good_until_v2, "u")
+    assert {r.did for r in reports} == {"proposed"}

@@ -120,7 +120,7 @@ class TrainStep:
         if not self.settings.gate.auto_rollback or abs(now - self.watched_at) < WATCH_EVERY_S:
             return None
         self.watched_at = now
-        return Watch(self.store, self.registry)()
+        return Watch(self.store)()
 
     def _collect(self) -> list[Sample]:
         train = self.settings.train
