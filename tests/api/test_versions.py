@@ -49,7 +49,22 @@ async def test_rollback_serves_the_parent_at_once_and_tells_why(live: Live) -> N
     found = (await live.http.get("/v1/versions/v2")).json()
     assert [(x["what"], x["why"]) for x in found["history"]] == [
         ("chosen", "asked for by hand"), ("serves", "asked for by hand"), ("rolled_back", "too terse"),
+        ("served", "v1 serves"),
     ]  # fmt: skip
+
+
+async def test_a_version_that_serves_again_does_not_give_the_reason_why_it_was_taken_back(live: Live) -> None:
+    live.publish("v1")
+    live.publish("v2", parent="v1")
+    live.store.activate("v1", "made by update 1")
+    live.store.decide("v1", Fate.ROLLED_BACK, "v1 was taken back by itself", activate="base")
+    live.store.activate("v2", "made by update 2")
+    await post(live, "rollback", {"to": "v1"})
+    assert await state(live, "v1") == ("serving", "")
+    found = (await live.http.get("/v1/versions/v1")).json()
+    assert [x["what"] for x in found["history"]] == ["serves", "rolled_back", "served", "serves"]
+    await post(live, "v1/activate")
+    assert await state(live, "v1") == ("serving", "asked for by hand")
 
 
 async def test_rollback_goes_to_any_of_the_last_ten_versions(live: Live) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import ArtifactError, RequestError
-from instar.flow.story import is_rejected, learned_from, state_of, waiting_version
+from instar.flow.story import history_of, is_rejected, learned_from, state_of, waiting_version
 from instar.gateway import response_models as models
 from instar.gateway.bodies import parse, read_body
 from instar.gateway.keys import KeyRing
@@ -92,15 +92,11 @@ class VersionsApi:
         """Lineage both ways, what it learned from, and its history, oldest first."""
         turn_ids = row.get("turn_ids") or []
         views = self.store.turn_views(turn_ids=turn_ids, limit=len(turn_ids)) if turn_ids else []
-        served = [
-            (a.version, a.created_at, "serves", a.reason) for a in self.store.activations(limit=MAX_LINES)
-        ]
-        decided = [(d.version, d.created_at, d.fate.value, d.reason) for d in self.store.decisions()]
-        lines = sorted((at, what, why) for name, at, what, why in [*served, *decided] if name == row["name"])
+        activations = self.store.activations(limit=MAX_LINES)
         return {
             "children": [r["name"] for r in reversed(rows) if r.get("parent") == row["name"]],
             "learned_from": learned_from(views),
-            "history": [{"at": at, "what": what, "why": why} for at, what, why in lines],
+            "history": history_of(row["name"], activations, self.store.decisions()),
         }
 
     async def activate(self, request: Request, version: str) -> Response:

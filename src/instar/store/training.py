@@ -173,7 +173,7 @@ class Training(Base):
             if status == "superseded" and version is not None:
                 add_decision(conn, version, Fate.SUPERSEDED, str(note), now)
             if activate:
-                why = f"update {row.number}"
+                why = f"made by update {row.number}"
                 conn.execute(insert(activations).values(version=version, reason=why, created_at=now))
         return status
 
