@@ -202,9 +202,10 @@ class Store(Ratings, Protocol):
 
         A sample is stale when more than `max_staleness` updates lie between its version and `current` (a number, 0 for
         BASE), counted along the parents; stale samples and those of pinned versions are returned only if words say
-        what to do instead (a hint, a correction, an accepted retry), with logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns of the sessions
-        that are held back, this share of all, with the reason `held_back`; these are still judged anew. Those of more
-        than `longest` tokens of prompt and response get the reason `too_long`.
+        what to do instead (a hint, a correction, an accepted retry), with logprobs emptied; the rest is marked with
+        the reason `stale` and left out. So are turns of the sessions that are held back, this share of all, with the
+        reason `held_back`; these are still judged anew. Those of more than `longest` tokens of prompt and response
+        get the reason `too_long`.
         """
         ...
 

@@ -18,7 +18,14 @@ def test_a_line_goes_from_parent_to_parent_to_base() -> None:
 
 @pytest.mark.parametrize(
     ("one", "other", "apart"),
-    [("v3", "v3", 0), ("v3", "base", 3), ("base", "v3", 3), ("v3", "v6", 4), ("v6", "v5", 1), ("v8", "v3", None)],
+    [
+        ("v3", "v3", 0),
+        ("v3", "base", 3),
+        ("base", "v3", 3),
+        ("v3", "v6", 4),
+        ("v6", "v5", 1),
+        ("v8", "v3", None),
+    ],
 )
 def test_updates_between_two_versions(one: str, other: str, apart: int | None) -> None:
     assert updates_between(one, other, PARENTS) == apart

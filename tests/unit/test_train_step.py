@@ -518,7 +518,9 @@ def take_back(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("approve", [False, True])
-def test_a_rollback_is_not_undone_by_the_update_that_was_being_computed(tmp_path: Path, approve: bool) -> None:
+def test_a_rollback_is_not_undone_by_the_update_that_was_being_computed(
+    tmp_path: Path, approve: bool
+) -> None:
     bench = Bench(tmp_path)
     bench.correct("a", "b", "c", "d")
     assert bench.step().version == "v1"
@@ -715,7 +717,9 @@ def test_while_it_learns_a_slide_goes_back_to_the_last_that_was_liked(tmp_path: 
     back = talk(bench, 8, mostly, "u")
     assert [(r.did, r.version) for r in back] == [("proposed", "v6")]
     assert bench.trainer.jobs[-1].parent == "v2"
-    assert bench.trainer.jobs[-1].settings["lr"] == bench.trainer.jobs[0].settings["lr"] / 2, "not the same again"
+    assert bench.trainer.jobs[-1].settings["lr"] == bench.trainer.jobs[0].settings["lr"] / 2, (
+        "not the same again"
+    )
 
 
 def test_when_nothing_pleases_any_more_it_does_not_walk_back_from_version_to_version(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ def gave_nothing(metrics: dict[str, Any]) -> list[str]:
     lines = [f"{_count(count, 'turn')} gave no better answer: {why}" for why, count in refused.most_common()]
     apart = len((metrics.get("fidelity") or {}).get("set_aside") or {})
     if apart:
-        lines.append(f"{_count(apart, 'turn')} set aside: the log-probs of sampling and training did not agree")
+        lines.append(
+            f"{_count(apart, 'turn')} set aside: the log-probs of sampling and training did not agree"
+        )
     return lines
 
 

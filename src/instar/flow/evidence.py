@@ -129,8 +129,8 @@ def to_blame(line: Sequence[Sequence[int]], examined: int) -> tuple[int, LiveCom
 
     `line` are scores of the version in force, of its parent, and so on, each oldest first; the first `examined` may be
     blamed. While it learns a version serves a few turns only, too few to tell, so answers since it are told from those
-    before it, whoever gave them; of several, the clearest fall counts. Nobody is blamed for a fall that began elsewhere,
-    as when the user wants something else from one message to the next, or one that mends already.
+    before it, whoever gave them; of several falls the clearest counts. Nobody is blamed for one that began elsewhere,
+    as when the user wants something else from one message to the next, or that mends already.
     """
     found: list[tuple[int, LiveComparison]] = []
     for place in range(min(examined, len(line) - 1)):
