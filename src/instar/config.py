@@ -175,7 +175,10 @@ class TrainSettings(Group):
     clip_high: float = Field(0.28, gt=0, description="how far a token's ratio may rise before it is clipped")
     anchor_kl: float = Field(0.3, ge=0, description="weight of the pull to base on unrelated requests")
     max_staleness: int = Field(
-        4, ge=0, description="versions after which a sample is too old for pg and distill"
+        4,
+        ge=0,
+        description="updates between a sample's version and the serving one after which it is too old for pg and "
+        "distill",
     )
     max_tokens: int = Field(
         32_768,
@@ -219,7 +222,8 @@ class GateSettings(Group):
         False, description="whether a version that passed waits for `instar versions approve`"
     )
     auto_rollback: bool = Field(
-        True, description="whether a version that users like less than its parent is taken back by itself"
+        True,
+        description="whether a version that users like less than those before it is taken back by itself",
     )
 
 

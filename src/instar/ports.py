@@ -204,12 +204,17 @@ class Store(Ratings, Protocol):
     ) -> list[Sample]:
         """Judged, unused, learnable samples (score ±1), oldest first.
 
-        A sample of version v is stale when `current − v > max_staleness` (BASE counts as 0); stale samples
-        and those of pinned versions are returned only if they have a correction or an accepted retry, with
-        logprobs emptied; the rest is marked with the reason `stale` and left out. So are turns that are held back,
-        of this share of all hours, with the reason `held_back`; these are still judged anew, and their answers are
-        nobody's accepted retry. Those of more than `longest` tokens of prompt and response get the reason `too_long`.
+        A sample is stale when more than `max_staleness` updates lie between its version and `current` (a number, 0 for
+        BASE), counted along the parents; stale samples and those of pinned versions are returned only if words say
+        what to do instead (a hint, a correction, an accepted retry), with logprobs emptied; the rest is marked with
+        the reason `stale` and left out. So are turns that are held back, of this share of all hours, with the reason
+        `held_back`; these are still judged anew, and their answers are nobody's accepted retry. Those of more than
+        `longest` tokens of prompt and response get the reason `too_long`.
         """
+        ...
+
+    def leave_out_long(self, turn_ids: Sequence[str]) -> None:
+        """Mark turns with the reason `too_long`, since what is to be learned from them is."""
         ...
 
     def held_back(self, learner: str, limit: int, *, longest: int | None = None) -> list[Sample]:
@@ -258,21 +263,31 @@ class Store(Ratings, Protocol):
         note: str | None,
         activate: bool,
         waits: bool = False,
+        if_active: str | None = None,
         documents: dict[str, dict[str, Any]] | None = None,
-    ) -> None:
-        """End an update in one commit: uses, version, activation, and the documents given (see put_state).
+    ) -> str:
+        """End an update in one commit: uses, version, activation, and the documents given (see put_state). Gives the
+        status that it ended with.
 
         "proposed": every (turn, update, pass) is a use, exactly once; with `activate` the version is active
         from this commit on, with `waits` it is noted that it waits for a person. "rejected" (`version` names what
-        is kept to be looked at): the samples are free for one more update, at half the rate; after
+        is kept to be looked at): the samples are free for one more update, with a smaller step; after
         two rejections they carry the reason `rejected_by_gate`. "unused": nothing was computed since nothing in
         the samples says how to change the model; they carry the reason `nothing_to_learn`. "failed":
         the samples are free again; after three failures they carry the reason `poison`.
+
+        A proposal ends as "superseded" if another version than `if_active` is in force by then: someone decided so
+        while it was computed. The version is kept and neither activated nor offered; the samples are free again, and
+        no document is written.
         """
         ...
 
     def updates(self, limit: int = 100) -> list[Update]:
         """Newest first."""
+        ...
+
+    def parents(self) -> dict[str, str]:
+        """Version → the one that it was computed from, of every version that an update made."""
         ...
 
     def rejected_before(self, turn_ids: Sequence[str]) -> bool:
@@ -290,8 +305,17 @@ class Store(Ratings, Protocol):
         """Newest first: the first one is in force."""
         ...
 
-    def decide(self, version: str, fate: Fate, reason: str, *, activate: str | None = None) -> None:
-        """Record what was decided about a version and, in the same commit, activate that or another one."""
+    def decide(
+        self,
+        version: str,
+        fate: Fate,
+        reason: str,
+        *,
+        activate: str | None = None,
+        documents: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
+        """Record what was decided about a version and, in the same commit, activate that or another one, and write
+        the documents given (see put_state)."""
         ...
 
     def decisions(self, limit: int = 1000) -> list[Decision]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,22 @@ async def test_rollback_serves_the_parent_at_once_and_tells_why(live: Live) -> N
     found = (await live.http.get("/v1/versions/v2")).json()
     assert [(x["what"], x["why"]) for x in found["history"]] == [
         ("chosen", "asked for by hand"), ("serves", "asked for by hand"), ("rolled_back", "too terse"),
+        ("served", "v1 serves"),
     ]  # fmt: skip
+
+
+async def test_a_version_that_serves_again_does_not_give_the_reason_why_it_was_taken_back(live: Live) -> None:
+    live.publish("v1")
+    live.publish("v2", parent="v1")
+    live.store.activate("v1", "made by update 1")
+    live.store.decide("v1", Fate.ROLLED_BACK, "v1 was taken back by itself", activate="base")
+    live.store.activate("v2", "made by update 2")
+    await post(live, "rollback", {"to": "v1"})
+    assert await state(live, "v1") == ("serving", "")
+    found = (await live.http.get("/v1/versions/v1")).json()
+    assert [x["what"] for x in found["history"]] == ["serves", "rolled_back", "served", "serves"]
+    await post(live, "v1/activate")
+    assert await state(live, "v1") == ("serving", "asked for by hand")
 
 
 async def test_rollback_goes_to_any_of_the_last_ten_versions(live: Live) -> None:
@@ -71,6 +87,37 @@ async def test_there_is_not_always_a_way_back(live: Live) -> None:
     assert (await post(live, "rollback", {"whither": "v1"}))[0] == 400
     assert await served(live) == "v1"
     assert (await live.http.post("/v1/versions/rollback")).json()["active_version"] == "base"
+
+
+def spoil_manifest(live: Live, version: str) -> None:
+    (live.registry.root / version / "manifest.json").write_text("{}")
+
+
+def made_by_an_update(live: Live, version: str, parent: str) -> None:
+    judged(live, f"makes-{version}", -1, "shorter", "s")
+    update = live.store.begin_update([f"makes-{version}"], parent, "{}")
+    live.store.finish_update(update.id, status="proposed", version=version, note=None, activate=False)
+    live.publish(version, parent=parent)
+
+
+async def test_rollback_finds_the_way_back_from_a_damaged_version(live: Live) -> None:
+    live.publish("v1")
+    made_by_an_update(live, "v2", "v1")
+    await post(live, "v2/activate")
+    spoil_manifest(live, "v2")
+    assert (await post(live, "rollback"))[0] == 200
+    assert await served(live) == "v1"
+
+
+async def test_rollback_asks_for_a_name_where_nothing_tells_the_parent(live: Live) -> None:
+    live.publish("v1")
+    live.publish("v2", parent="v1")
+    await post(live, "v2/activate")
+    spoil_manifest(live, "v2")
+    code, body = await post(live, "rollback")
+    assert (code, "name the version to go back to" in body["error"]["message"]) == (409, True)
+    assert (await post(live, "rollback", {"to": "v1"}))[0] == 200
+    assert await served(live) == "v1"
 
 
 # ── refused by the gate ───────────────────────────────────────────────────────────────────────────────────
@@ -110,6 +157,30 @@ async def test_a_version_that_waits_is_rejected(live: Live) -> None:
     assert (await post(live, "v1/reject"))[0] == 409
     assert (await post(live, "v9/reject"))[0] == 404
     assert await served(live) == "base"
+
+
+async def test_a_version_that_waits_can_be_rejected_though_its_folder_is_gone(live: Live) -> None:
+    live.publish("v1")
+    live.store.decide("v1", Fate.WAITS, "passed")
+    shutil.rmtree(live.registry.root / "v1")
+    assert (await post(live, "v1/approve"))[0] == 404
+    assert (await post(live, "v1/reject"))[0] == 200
+    assert (await live.http.get("/v1/status")).json()["waiting_version"] is None
+
+
+async def test_a_rejected_version_answers_nobody_until_it_is_activated_by_name(live: Live) -> None:
+    live.publish("v1")
+    live.store.decide("v1", Fate.WAITS, "passed")
+    assert (await live.ask("hi", model="instar@v1")).status_code == 200, "to decide, one must try it"
+    await post(live, "v1/reject")
+    refused = await live.ask("hi", model="instar@v1")
+    assert refused.status_code == 404
+    assert "A person rejected it" in refused.json()["error"]["message"]
+    assert (await live.http.get("/v1/models/instar@v1")).status_code == 404
+    names = [m["id"] for m in (await live.http.get("/v1/models")).json()["data"]]
+    assert names == ["instar", "instar@base"]
+    assert (await post(live, "v1/activate"))[0] == 200
+    assert (await live.ask("hi", model="instar@v1")).status_code == 200
 
 
 # ── what made it ──────────────────────────────────────────────────────────────────────────────────────────

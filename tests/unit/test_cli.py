@@ -402,7 +402,13 @@ V7 = {
         "examples": [{"kind": "held back", "question": "How do whales breathe?",
                       "before": "With lungs. " * 40, "after": "Through a blowhole."}],
     }},
-    "history": [{"at": 3.0, "what": "serves", "why": "update 7"}, {"at": 9.0, "what": "rolled_back", "why": "worse"}],
+    "metrics": {
+        "revisions": {"asked": 5, "found": 2, "refused": {"a": "No answer was better.", "b": "No answer was better.",
+                                                          "c": "The model came to no complete answer."}},
+        "fidelity": {"turns": 0, "set_aside": {"d": 0.4}},
+    },
+    "history": [{"at": 3.0, "what": "serves", "why": "made by update 9"},
+                {"at": 9.0, "what": "rolled_back", "why": "worse"}, {"at": 9.0, "what": "served", "why": "v6 serves"}],
 }  # fmt: skip
 
 
@@ -415,7 +421,10 @@ def test_versions_show_tells_in_plain_words(instar: Any, server: FakeServer) -> 
         "you said: hint 4", "and 2 more", "How do whales breathe?", "Through a blowhole.",
         "canary questions: 22 of 24 answers sound, the untouched model 23",
         "on unrelated texts: 0.011 (at most 0.30)", "turns held back: 34, win share 0.55, between 0.48 and 0.61",
-        "why it passed", "serves: update 7", "rolled_back: worse",
+        "why it passed", "began to serve: made by update 9", "taken back: worse", "served no longer: v6 serves",
+        "2 turns gave no better answer: No answer was better.",
+        "1 turn gave no better answer: The model came to no complete answer.",
+        "1 turn set aside: the log-probs of sampling and training did not agree",
     ):  # fmt: skip
         assert words in printed, words
     assert "hint 5" not in printed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from math import comb
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from instar.flow.evidence import ENOUGH, bootstrap, fisher, not_worse, win, worse_live
+from instar.flow.evidence import ENOUGH, bootstrap, fisher, not_worse, to_blame, win, worse_live
 
 
 # ── held-back turns ───────────────────────────────────────────────────────────────────────────────────────
@@ -109,3 +110,70 @@ def test_it_is_looked_at_only_when_there_is_twice_as_much_to_see() -> None:
     assert second is not None
     assert (second.good, second.judged) == (20, 40)
     assert worse_live([-1] * 20, [1] * 1000).judged_before == 80  # type: ignore[union-attr]
+
+
+# ── a line of versions, one every eight judged turns ──────────────────────────────────────────────────────
+EVERY = 8
+Share = Callable[[int, int], float]
+"""Turn, number of the version → chance that its user likes the answer."""
+
+
+def live_through(chance: random.Random, liked: Share, turns: int = 100) -> int | None:
+    """The number of the version that is blamed first in so many turns after 40 of base; None if none is."""
+    line = [[1 if chance.random() < liked(-1, 0) else -1 for _ in range(40)]]
+    for turn in range(turns):
+        if turn % EVERY == 0:
+            line.insert(0, [])
+        line[0].append(1 if chance.random() < liked(turn, len(line) - 1) else -1)
+        # A look's turns are its first 20, 40, …: between two versions nothing new is seen.
+        if turn % EVERY == EVERY - 1 or turn == turns - 1:
+            blamed = to_blame(line, len(line))
+            if blamed is not None:
+                return len(line) - 1 - blamed[0]
+    return None
+
+
+def blamed_in(runs: int, liked: Callable[[random.Random], Share]) -> list[int | None]:
+    chance = random.Random(11)
+    return [live_through(chance, liked(chance)) for _ in range(runs)]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.9])
+def test_versions_as_good_as_their_parents_are_seldom_taken_back_in_a_hundred_turns(share: float) -> None:
+    found = blamed_in(150, lambda _: lambda turn, version: share)
+    assert sum(name is not None for name in found) / len(found) <= 0.05
+
+
+def test_a_fall_of_several_versions_is_seen_and_blamed_on_the_first_of_them() -> None:
+    found = blamed_in(60, lambda _: lambda turn, version: 0.35 if version >= 4 else 0.85)
+    assert sum(name is not None for name in found) / len(found) > 0.8
+    assert sum(name in (3, 4, 5) for name in found) / len(found) > 0.7
+
+
+def test_a_slow_slide_is_seen_too() -> None:
+    found = blamed_in(60, lambda _: lambda turn, version: max(0.2, 0.85 - 0.05 * version))
+    assert sum(name is not None for name in found) / len(found) > 0.7
+
+
+LEARNED = (0.05, 0.15, 0.3, 0.5, 0.65, 0.8)
+"""How a new wish is kept by the versions that follow it."""
+
+
+def changes_their_mind(chance: random.Random) -> Share:
+    at = 24 + chance.randrange(1, EVERY)  # version 4 serves then
+    return lambda turn, version: 0.85 if turn < at else LEARNED[min(max(0, version - 4), 5)]
+
+
+def test_who_wants_something_else_is_seldom_taken_for_a_worse_version() -> None:
+    """Without the two exceptions nearly all of these would be."""
+    found = blamed_in(100, changes_their_mind)
+    assert sum(name is not None for name in found) / len(found) < 0.5
+
+
+def test_only_those_that_may_be_examined_are_blamed() -> None:
+    line = [[-1] * 10, [-1] * 10, [1] * 30]
+    blamed = to_blame(line, 3)
+    assert blamed is not None
+    assert (blamed[0], blamed[1].judged, blamed[1].judged_before) == (1, 20, 30)
+    assert to_blame(line, 1) is None
+    assert to_blame(line[:2], 2) is None

@@ -26,6 +26,7 @@ def scene(tmp_path: Path) -> Scene:
     scene = Scene(tmp_path / "instar.db")
     for turn_id in ("a", "b"):
         scene.corrected(turn_id)
+    scene.corrected("liked", 1)
     scene.answered("waits")
     scene.said("waits", "no")
     scene.store.open_turns([make_turn("open", parent_id="a")], [])
@@ -59,11 +60,13 @@ WRITES: dict[str, Callable[[Scene], object]] = {
     "activate": lambda s: s.store.activate("v9", "by hand"),
     "decide": lambda s: s.store.decide("v9", Fate.ROLLED_BACK, "worse", activate="v8"),
     "hold back": lambda s: s.store.trainable(9, current=0, max_staleness=4, held_back=0.99),
+    "leave out": lambda s: s.store.leave_out_long(["a"]),
     "beat": lambda s: s.store.heartbeat("judge", {}),
     "document": lambda s: s.store.put_state("x", {}),
 }
 ENDINGS: dict[str, dict[str, Any]] = {
     "proposed": {"version": "v1", "activate": True, "documents": {"m": {"n": 1}}},
+    "proposed too late": {"version": "v1", "activate": True, "if_active": "v9"},
     "proposed to wait": {"version": "v1", "activate": False, "waits": True},
     "rejected": {"version": "v1", "activate": False},
     "unused": {"version": None, "activate": False},

@@ -170,14 +170,51 @@ def test_an_accepted_retry_follows_only_a_rejected_answer(scene: Scene) -> None:
     assert samples(scene)["first"].accepted is None
 
 
+def wordless(scene: Scene, turn_id: str, score: int = -1, **turn: Any) -> None:
+    """A turn with a verdict and no words that say what to do instead."""
+    scene.answered(turn_id, **turn)
+    scene.said(turn_id, "no")
+    scene.judge(turn_id, score)
+
+
 def test_a_sample_of_an_old_version_is_left_out_for_good_and_says_why(scene: Scene) -> None:
-    scene.corrected("base", version="base")
-    scene.corrected("v1", version="v1")
-    scene.corrected("v9", version="v9", pinned=True)
+    wordless(scene, "base", version="base")
+    wordless(scene, "v1", version="v1")
+    wordless(scene, "v9", version="v9", pinned=True)
     assert scene.trainable(current=4, max_staleness=4) == ["base", "v1"]
     assert scene.trainable(current=5, max_staleness=4) == ["v1"]
     assert scene.trainable(current=4, max_staleness=4) == ["v1"]
     assert {t: reason(scene, t) for t in ("base", "v1", "v9")} == {"base": "stale", "v1": None, "v9": "stale"}
+
+
+def with_versions(scene: Scene, parents: dict[str, str]) -> None:
+    for version, parent in parents.items():
+        turn_id = scene.corrected(f"makes-{version}")
+        update = scene.store.begin_update([turn_id], parent, "{}")
+        finish(scene, update.id, "proposed", version)
+
+
+def test_age_counts_updates_along_the_parents_not_numbers(scene: Scene) -> None:
+    """Back from v5 to base, and on from there: v6 is base's own child."""
+    line = {f"v{n}": f"v{n - 1}" if n > 1 else "base" for n in range(1, 6)}
+    with_versions(scene, {**line, "v6": "base"})
+    assert scene.store.parents()["v6"] == "base"
+    for version in ("base", "v3", "v4", "v6"):
+        wordless(scene, version, version=version)
+    assert scene.trainable(current=6, max_staleness=4) == ["base", "v3", "v6"], "v4 is five updates away"
+    assert reason(scene, "v4") == "stale"
+
+
+def test_an_old_sample_with_words_is_kept_without_its_logprobs(scene: Scene) -> None:
+    """A revision is looked for under base: it needs none."""
+    scene.corrected("words", version="base")
+    scene.corrected("pinned", version="v9", pinned=True)
+    wordless(scene, "wordless", version="base")
+    assert {t: (s.hint, s.logprobs) for t, s in samples(scene, current=9).items()} == {
+        "words": ("shorter", []),
+        "pinned": ("shorter", []),
+    }
+    assert reason(scene, "wordless") == "stale"
 
 
 def test_an_old_sample_with_the_user_s_own_text_is_kept_without_its_logprobs(scene: Scene) -> None:
@@ -185,7 +222,7 @@ def test_an_old_sample_with_the_user_s_own_text_is_kept_without_its_logprobs(sce
     scene.feedback("edit", correction="so")
     scene.judge("edit", -1, correction="so")
     scene.corrected("first")
-    scene.corrected("retry", score=1, parent_id="first")
+    wordless(scene, "retry", score=1, parent_id="first")
     found = samples(scene, current=50)
     assert {t: (s.logprobs, s.correction, s.accepted) for t, s in found.items()} == {
         "edit": ([], "so", None),
@@ -196,8 +233,8 @@ def test_an_old_sample_with_the_user_s_own_text_is_kept_without_its_logprobs(sce
 
 def test_many_stale_samples_do_not_hide_the_fresh_ones_behind_them(scene: Scene) -> None:
     for n in range(12):
-        scene.corrected(f"old{n}")
-    scene.corrected("new", version="v9")
+        wordless(scene, f"old{n}")
+    wordless(scene, "new", version="v9")
     assert scene.trainable(current=9, limit=2) == ["new"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from instar.config import GateSettings, Settings, TrainSettings
 from instar.errors import TrainingError
 from instar.flow import train_step
 from instar.flow.fidelity import FIDELITY
+from instar.flow.lineage import line
 from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import StepReport, TrainStep
+from instar.methods.combined import Combined
 from instar.records import Fate, GateReport, Origin, Sample, UpdateJob, UpdateResult, WeightedSample
 from instar.registry import FolderRegistry
 from tests.kit.samples import WordPrompts, judged
@@ -38,6 +40,7 @@ class PaperTrainer:
     longest: int = 1000
     killed: bool = False
     metrics: dict[str, Any] = field(default_factory=lambda: {"loss": 1.0})
+    checks: dict[str, Any] = field(default_factory=dict)
     jobs: list[UpdateJob] = field(default_factory=list)
     ahead: list[UpdateJob] = field(default_factory=list)
 
@@ -58,7 +61,7 @@ class PaperTrainer:
         out = Path(job.out_dir)
         out.mkdir(parents=True, exist_ok=True)
         (out / "adapter_config.json").write_text(json.dumps({"seed": job.seed}))
-        gate = GateReport(self.passed, "fine" if self.passed else "answers fell apart", {})
+        gate = GateReport(self.passed, "fine" if self.passed else "answers fell apart", self.checks)
         return UpdateResult(job.update_id, True, self.metrics, gate)
 
     def close(self) -> None:
@@ -300,6 +303,21 @@ def test_what_the_memory_cannot_hold_is_left_out_with_its_reason(bench: Bench) -
     assert bench.step().did == "proposed"
 
 
+def test_a_correction_that_is_too_long_is_left_out_alone(bench: Bench) -> None:
+    """The turn itself would fit: three prompt tokens and two of the answer. The user's own text does not."""
+    bench.scene.answered("essay")
+    bench.scene.feedback("essay", correction="5 6 7 8 9")
+    bench.scene.judge("essay", -1, correction="5 6 7 8 9")
+    bench.correct("a", "b", "c")
+    bench.method, bench.trainer.longest = Combined(), 7  # type: ignore[assignment]
+    assert bench.step().did == "left out"
+    assert bench.trainer.jobs == []
+    assert bench.store.counts()["reasons"] == {"too_long": 1}
+    bench.correct("d")
+    assert bench.step().did == "proposed"
+    assert [s.turn_id for s in bench.trainer.jobs[0].samples] == ["a", "b", "c", "d"]
+
+
 def test_comparisons_of_engine_and_trainer_are_kept_with_the_update(bench: Bench) -> None:
     facts = {"dtype": "bfloat16", "tolerance": 0.2, "turns": 4, "tokens": 8, "mean": 0.03, "ratio": 1.0,
              "largest": 0.2, "set_aside": {}}  # fmt: skip
@@ -345,6 +363,53 @@ def test_samples_rejected_twice_are_left_alone_with_a_reason(bench: Bench) -> No
     bench.step()
     assert bench.step().did == "waiting"
     assert {t["reason"] for t in bench.store.turn_views()} == {"rejected_by_gate"}
+
+
+def scales(bench: Bench) -> list[float]:
+    full = bench.make().settings.train.lr
+    return [job.settings["lr"] / full for job in bench.trainer.jobs]
+
+
+def test_refusals_in_a_row_shrink_the_step_also_for_new_turns_and_the_note_says_so(bench: Bench) -> None:
+    bench.trainer.passed = False
+    for batch in ("abcd", "efgh", "ijkl"):
+        bench.correct(*batch)
+        bench.step(), bench.step()
+    assert scales(bench) == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 8, 1 / 8]
+    notes = [update.note for update in reversed(bench.store.updates())]
+    assert notes[0] == "answers fell apart"
+    assert notes[1] == (
+        "answers fell apart 2 updates in a row were refused; the next one takes a smaller step."
+    )
+    assert "6 updates in a row were refused" in str(notes[5])
+    assert "`instar versions rollback` gives room" in str(notes[5])
+    assert bench.registry.manifest("v6").gate["why"] == "answers fell apart"
+    bench.trainer.passed = True
+    for batch in ("mnop", "qrst"):
+        bench.correct(*batch)
+        bench.step()
+    assert scales(bench)[6:] == [1 / 8, 1], "one that passed ends it"
+
+
+@pytest.mark.parametrize(("kl", "scale"), [(0.1, 1.0), (0.15, 1.0), (0.225, 0.5), (0.299, 1 / 8)])
+def test_steps_shrink_with_the_room_that_is_left_to_base(bench: Bench, kl: float, scale: float) -> None:
+    bench.trainer.checks = {"kl": {"value": kl, "bound": 0.3, "passed": True}}
+    for batch in ("abcd", "efgh"):
+        bench.correct(*batch)
+        bench.step()
+    assert scales(bench) == [1.0, pytest.approx(scale)]
+
+
+def test_after_a_rollback_the_same_parent_takes_smaller_steps(bench: Bench) -> None:
+    for number, batch in enumerate(("abcd", "efgh", "ijkl"), start=1):
+        bench.correct(*batch)
+        assert bench.step().version == f"v{number}"
+        if number < 3:
+            bench.store.decide(f"v{number}", Fate.ROLLED_BACK, "no", activate="base")
+    bench.correct("m", "n", "o", "p")
+    bench.step()
+    assert scales(bench) == [1, 1 / 2, 1 / 4, 1]
+    assert [job.parent for job in bench.trainer.jobs] == ["base", "base", "base", "v3"]
 
 
 def test_failures_are_tried_three_times_then_set_aside_and_training_goes_on(bench: Bench) -> None:
@@ -440,6 +505,75 @@ def test_number_on_disk_is_never_given_again(bench: Bench, monkeypatch: pytest.M
     assert bench.step().version == "v2"
 
 
+# ── decided while an update is computed ────────────────────────────────────────────────────────────────────
+def meanwhile(bench: Bench, decide: Callable[[], None]) -> StepReport:
+    """A step during whose computation somebody decides."""
+
+    @dataclass
+    class Interrupted(PaperTrainer):
+        def run(self, job: UpdateJob) -> UpdateResult:
+            decide()
+            return PaperTrainer.run(self, job)
+
+    bench.trainer = Interrupted()
+    report = bench.step()
+    bench.trainer = PaperTrainer()
+    return report
+
+
+def take_back(bench: Bench) -> None:
+    bench.store.decide("v1", Fate.ROLLED_BACK, "too terse", activate="base")  # as `versions rollback` does
+
+
+@pytest.mark.parametrize("approve", [False, True])
+def test_a_rollback_is_not_undone_by_the_update_that_was_being_computed(
+    tmp_path: Path, approve: bool
+) -> None:
+    bench = Bench(tmp_path)
+    bench.correct("a", "b", "c", "d")
+    assert bench.step().version == "v1"
+    bench.gate = GateSettings(held_back=0.0, approve=approve)  # type: ignore[call-arg]
+    bench.correct("e", "f", "g", "h")
+    report = meanwhile(bench, lambda: take_back(bench))
+    assert (report.did, report.version) == ("superseded", None)
+    assert bench.store.active_version() == "base"
+    newest = bench.store.decisions()[0]
+    assert (newest.version, newest.fate) == ("v2", Fate.SUPERSEDED)
+    assert newest.reason == "base was put in force while it was computed from v1."
+    assert bench.registry.manifest("v2").parent == "v1", "kept, to be looked at"
+    assert set(bench.learned()) == {"a", "b", "c", "d"}
+    assert bench.store.get_state("method") == {"batches": 1}
+    again = bench.step()
+    assert bench.trainer.jobs[0].parent == "base"
+    assert [s.turn_id for s in bench.trainer.jobs[0].samples] == ["e", "f", "g", "h"]
+    assert again.did == ("waits" if approve else "proposed")
+    assert bench.store.updates()[0].version == "v3"
+
+
+def test_an_update_of_the_version_that_serves_again_is_no_surprise(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.step()
+    bench.correct("e", "f", "g", "h")
+
+    def there_and_back() -> None:
+        take_back(bench)
+        bench.store.decide("v1", Fate.CHOSEN, "asked for by hand", activate="v1")
+
+    assert meanwhile(bench, there_and_back).version == "v2"
+    assert bench.store.active_version() == "v2"
+
+
+def test_an_update_from_base_beside_a_version_of_another_model_ends_as_ever(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.step()
+    step = bench.make()
+    step.publisher = Publisher(
+        bench.store, bench.registry, BaseModelFacts("big", "1" * 64), bench.scene.clock
+    )
+    bench.correct("e", "f", "g", "h")
+    assert (step().version, bench.store.active_version()) == ("v2", "v2")
+
+
 # ── held-back turns, approval, taking back ────────────────────────────────────────────────────────────────
 def test_held_back_turns_are_never_trained_on_and_go_along_to_be_tried_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path, gate=GateSettings())  # type: ignore[call-arg]
@@ -508,7 +642,8 @@ def live(bench: Bench, version: str, good: int, bad: int) -> None:
     """Users judge answers of this version, in conversations that opted out of nothing but are not trained on."""
     for number in range(good + bad):
         turn_id = f"{version}-{number}"
-        bench.scene.corrected(turn_id, 1 if number < good else -1, version=version)
+        liked = (number + 1) * good // (good + bad) > number * good // (good + bad)  # evenly mixed
+        bench.scene.corrected(turn_id, 1 if liked else -1, version=version)
 
 
 def two_versions(folder: Path, **gate: Any) -> Bench:
@@ -532,7 +667,9 @@ def test_a_version_that_users_like_less_than_its_parent_is_taken_back(tmp_path: 
     bench.scene.corrected("v2-last", -1, version="v2")
     report = bench.step()
     assert report.did == "taken back"
-    assert "content with 5 of 20 of its answers, and with 18 of 22 of v1's" in report.why
+    assert report.why.startswith(
+        "v2 was taken back by itself, to v1: users were content with 5 of 20 answers since v2, and with 18 of 24 before"
+    )
     assert bench.store.active_version() == "v1"
     assert bench.store.activations()[0].reason == report.why
     (decision,) = bench.store.decisions()
@@ -558,7 +695,66 @@ def test_it_is_looked_at_now_and_then_not_always(tmp_path: Path, monkeypatch: py
     step, looks = bench.make(), []
     monkeypatch.setattr(bench.store, "live_scores", lambda version: looks.append(version) or [])
     step(), step()
-    assert looks == ["v2", "v1"]
+    assert looks == ["v2", "v1", "base"]
     bench.scene.clock.wall += 11.0
     step()
-    assert len(looks) == 4
+    assert len(looks) == 6
+
+
+# ── taking back while it learns, at the default batch size ────────────────────────────────────────────────
+def learning(folder: Path) -> Bench:
+    """The clock runs fast here: no short batch may come of quiet."""
+    return Bench(folder, train=TrainSettings(passes=1, quiet_s=1e9))  # type: ignore[call-arg]
+
+
+def talk(bench: Bench, turns: int, likes: Callable[[str, int], bool], name: str) -> list[StepReport]:
+    """Users judge what the version in force answers, and it learns from that. Gives the steps that did something."""
+    step, done = bench.make(), []
+    for number in range(turns):
+        version = bench.store.active_version()
+        bench.scene.corrected(f"{name}-{number}", 1 if likes(version, number) else -1, version=version)
+        for _ in range(2):
+            bench.scene.clock.wall += 11.0
+            done.append(step())
+    return [report for report in done if report.did not in NO_UPDATE]
+
+
+def mostly(_: str, number: int) -> bool:
+    return number % 5 != 0
+
+
+def good_until_v2(version: str, number: int) -> bool:
+    return mostly(version, number) == (version in ("base", "v1", "v2"))
+
+
+def test_while_it_learns_a_slide_goes_back_to_the_last_that_was_liked(tmp_path: Path) -> None:
+    bench = learning(tmp_path)
+    reports = talk(bench, 44, good_until_v2, "t")
+    assert [r.did for r in reports] == ["proposed"] * 5 + ["taken back"]
+    assert reports[-1].why.startswith(
+        "v5 was taken back by itself, to v2: users were content with 4 of 20 answers since v3, and with 19 of 24 before"
+    )
+    assert bench.store.active_version() == "v2"
+    back = talk(bench, 8, mostly, "u")
+    assert [(r.did, r.version) for r in back] == [("proposed", "v6")]
+    assert bench.trainer.jobs[-1].parent == "v2"
+    assert bench.trainer.jobs[-1].settings["lr"] == bench.trainer.jobs[0].settings["lr"] / 2, (
+        "not the same again"
+    )
+
+
+def test_when_nothing_pleases_any_more_it_does_not_walk_back_from_version_to_version(tmp_path: Path) -> None:
+    bench = learning(tmp_path)
+    talk(bench, 44, good_until_v2, "t")
+    assert bench.store.active_version() == "v2"
+    reports = talk(bench, 80, lambda _, number: number % 5 == 0, "u")
+    assert {r.did for r in reports} == {"proposed"}
+    assert "v2" in line(bench.store.active_version(), bench.store.parents())
+
+
+def test_a_version_that_a_person_wanted_and_what_it_came_from_is_left_alone(tmp_path: Path) -> None:
+    bench = learning(tmp_path)
+    talk(bench, 40, good_until_v2, "t")
+    bench.store.decide("v5", Fate.CHOSEN, "I want it", activate="v5")
+    reports = talk(bench, 40, good_until_v2, "u")
+    assert {r.did for r in reports} == {"proposed"}

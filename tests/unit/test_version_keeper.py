@@ -13,7 +13,7 @@ import pytest
 from instar.errors import ArtifactError, EngineError, EngineUnavailable, RequestError, StoreError
 from instar.gateway import versions
 from instar.gateway.versions import VersionKeeper
-from instar.records import Activation, Manifest
+from instar.records import Activation, Decision, Manifest
 
 SHA256 = "0" * 64
 
@@ -36,6 +36,9 @@ class House:
         if self.store_error:
             raise self.store_error
         return self.active
+
+    def decisions(self) -> list[Decision]:
+        return []
 
     def activations(self, limit: int = 100) -> list[Activation]:
         return [Activation(version, "test", 1.0) for version in self.history]

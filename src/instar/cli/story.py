@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from instar.flow.fidelity import in_words
+from instar.flow.story import EVENTS
 
 MOST_HINTS = 5
 LONGEST = 300
@@ -24,14 +26,13 @@ def tell(console: Console, version: dict[str, Any]) -> None:
     """Print everything a person wants to know of a version, from `GET /v1/versions/{version}`."""
     for line in headline(version):
         console.print(Text(line))
-    _section(console, "learned from", learned(version.get("learned_from") or {}))
+    metrics = version.get("metrics") or {}
+    _section(console, "learned from", [*learned(version.get("learned_from") or {}), *gave_nothing(metrics)])
     gate = version.get("gate") or {}
     _examples(console, (gate.get("checks") or {}).get("examples") or [])
     _section(console, "why it passed" if gate.get("passed") else "why it did not pass", gate_lines(gate))
-    _section(console, "engine and trainer", compared((version.get("metrics") or {}).get("fidelity")))
-    _section(
-        console, "history", [f"{when(x['at'])}  {x['what']}: {x['why']}" for x in version.get("history", [])]
-    )
+    _section(console, "engine and trainer", compared(metrics.get("fidelity")))
+    _section(console, "history", [event(line) for line in version.get("history", [])])
 
 
 def headline(version: dict[str, Any]) -> list[str]:
@@ -59,6 +60,23 @@ def learned(facts: dict[str, Any]) -> list[str]:
     hints = facts.get("hints", [])
     lines += [f"you said: {_short(hint)}" for hint in hints[:MOST_HINTS]]
     return [*lines, f"and {len(hints) - MOST_HINTS} more"] if len(hints) > MOST_HINTS else lines
+
+
+def gave_nothing(metrics: dict[str, Any]) -> list[str]:
+    """Of the turns that went in, those that taught nothing or less, and why."""
+    refused = Counter((metrics.get("revisions") or {}).get("refused", {}).values())
+    lines = [f"{_count(count, 'turn')} gave no better answer: {why}" for why, count in refused.most_common()]
+    apart = len((metrics.get("fidelity") or {}).get("set_aside") or {})
+    if apart:
+        lines.append(
+            f"{_count(apart, 'turn')} set aside: the log-probs of sampling and training did not agree"
+        )
+    return lines
+
+
+def event(line: dict[str, Any]) -> str:
+    why = f": {line['why']}" if line["why"] else ""
+    return f"{when(line['at'])}  {EVENTS.get(line['what'], line['what'])}{why}"
 
 
 def _count(number: int, what: str) -> str:

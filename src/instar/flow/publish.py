@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from instar.flow.caution import repeats
 from instar.flow.fidelity import FIDELITY, remembered
 from instar.ports import Registry, Store
 from instar.records import Manifest, Update, UpdateResult
 from instar.runtime import Clock
 
-Ending = Literal["proposed", "waits", "rejected", "unused"]
+Ending = Literal["proposed", "waits", "rejected", "unused", "superseded"]
 
 METHOD_STATE = "method"
 """Name of the document that holds the method's memory (running baselines)."""
@@ -42,7 +43,9 @@ class Publisher:
     ) -> tuple[Ending, str]:
         """Returns how the update ended, and why. Doing it again after a crash is fine.
 
-        A version that did not pass the gate is kept too, to be looked at; it is never served.
+        A version that did not pass the gate is kept too, to be looked at; it is never served. One that passed after
+        another was put in force is kept, and not served by itself: a rollback must not be undone by the update that
+        was being computed.
 
         The artifact is durable before the commit that names it; a crash between the two leaves a folder that the
         resumed update, being the same, publishes again under the same name.
@@ -59,9 +62,11 @@ class Publisher:
             return self._end(update, "rejected", why, documents=facts)
         self.registry.publish(out_dir, self._manifest(update, version, job, result))
         if not gate.passed:
-            return self._end(update, "rejected", gate.why, version=version, documents=facts)
+            why = " ".join(filter(None, [gate.why, repeats(job.get("refused", 0) + 1)]))
+            return self._end(update, "rejected", why, version=version, documents=facts)
         ending: Ending = "waits" if self.approve else "proposed"
-        return self._end(update, ending, gate.why, version=version, documents=state)
+        active = job.get("active", update.parent)  # a job of an older Instar names none
+        return self._end(update, ending, gate.why, version=version, documents=state, if_active=active)
 
     def _end(
         self,
@@ -71,16 +76,20 @@ class Publisher:
         *,
         documents: dict[str, dict[str, Any]],
         version: str | None = None,
+        if_active: str | None = None,
     ) -> tuple[Ending, str]:
-        self.store.finish_update(
+        ended = self.store.finish_update(
             update.id,
             status="proposed" if ending == "waits" else ending,
             version=version,
             note=why,
             activate=ending == "proposed",
             waits=ending == "waits",
+            if_active=if_active,
             documents=documents,
         )
+        if ended == "superseded":
+            return "superseded", f"{version} is kept, but does not serve: another version was put in force."
         return ending, why
 
     def _manifest(self, update: Update, version: str, job: dict[str, Any], result: UpdateResult) -> Manifest:

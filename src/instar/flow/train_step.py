@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from instar.config import Settings
 from instar.errors import TrainingError
+from instar.flow.caution import refused_in_a_row, room_left, step_scale, taken_back
 from instar.flow.held_back import LIMIT, to_try
-from instar.flow.publish import METHOD_STATE, Publisher
+from instar.flow.publish import METHOD_STATE, Ending, Publisher
 from instar.flow.rollback import Watch
 from instar.flow.schedule import why_later
 from instar.flow.story import waiting_version
@@ -37,6 +38,8 @@ from instar.runtime import Clock
 HISTORY = 96
 """Verdicts of a learner, the newest, that an update may use to tell what pleases them."""
 WATCH_EVERY_S = 10.0
+NEWEST = 20
+"""Updates that are looked at for refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class StepReport:
     `later` is what the mode of training waits for, whatever else it waits for.
     """
 
-    did: Literal["waiting", "looked ahead", "proposed", "waits", "rejected", "failed", "unused", "taken back"]
+    did: Literal["waiting", "looked ahead", "left out", "taken back", "failed"] | Ending
     waiting: int
     why: str
     version: str | None = None
@@ -117,7 +120,7 @@ class TrainStep:
         if not self.settings.gate.auto_rollback or abs(now - self.watched_at) < WATCH_EVERY_S:
             return None
         self.watched_at = now
-        return Watch(self.store, self.registry)()
+        return Watch(self.store)()
 
     def _collect(self) -> list[Sample]:
         train = self.settings.train
@@ -126,8 +129,17 @@ class TrainStep:
             current=version_number(self.store.active_version()),
             max_staleness=train.max_staleness,
             held_back=self.settings.gate.held_back,
-            longest=self._longest(),
+            longest=self._longest,
         )
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of prompt and response that an update can hold."""
+        return min(self.settings.train.max_tokens, self.trainer.longest)
+
+    def _is_too_long(self, weighted: WeightedSample) -> bool:
+        """With the text that the user wants instead, which the store cannot count in tokens."""
+        return len(weighted.prompt_ids) + len(weighted.response_ids) > self._longest
 
     def _why_wait(self, samples: Sequence[Sample]) -> str | None:
         train = self.settings.train
@@ -158,7 +170,7 @@ class TrainStep:
         return bool(teaching)
 
     def _ahead(self, samples: list[WeightedSample]) -> UpdateJob:
-        parent = self._parent()
+        parent = self._parent(self.store.active_version())
         return UpdateJob(
             update_id="ahead",
             parent=parent,
@@ -173,13 +185,20 @@ class TrainStep:
     def _begin(self, samples: Sequence[Sample]) -> StepReport:
         state = self.store.get_state(METHOD_STATE) or {}
         weighted, new_state = self.method.weigh(samples, self.prompts, state)
+        if long := sorted({w.turn_id for w in weighted if self._is_too_long(w)}):
+            self.store.leave_out_long(long)
+            return StepReport("left out", 0, f"too long to be learned from: {', '.join(long)}")
         turn_ids = [s.turn_id for s in samples]
-        scale = 0.5 if self.store.rejected_before(turn_ids) else 1.0
-        parent = self._parent()
+        active = self.store.active_version()
+        parent = self._parent(active)
+        refused = refused_in_a_row(parent, self.store.updates(NEWEST))
+        scale = self._scale(parent, refused, turn_ids)
         number = self._next_number()
         job = {
             "number": number,
+            "active": active,
             "scale": scale,
+            "refused": refused,
             "samples": [asdict(w) for w in weighted],
             "history": [asdict(h) for h in self._history(samples)],
             "held_back": [asdict(t) for t in self._held_back(samples)],
@@ -190,6 +209,14 @@ class TrainStep:
         update = self.store.begin_update(turn_ids, parent, json.dumps(job), scale=scale, passes=passes)
         return self._compute(update, job)
 
+    def _scale(self, parent: str, refused: int, turn_ids: Sequence[str]) -> float:
+        """What share of a step to take from this version."""
+        gate = {} if parent == BASE else self.registry.manifest(parent).gate
+        missteps = refused + taken_back(parent, self.store.decisions(), self.store.parents())
+        if self.store.rejected_before(turn_ids):
+            missteps = max(1, missteps)
+        return step_scale(missteps, room_left(gate, self.settings.gate.max_kl))
+
     def _history(self, samples: Sequence[Sample]) -> list[JudgedAnswer]:
         learners = dict.fromkeys(s.learner for s in samples)
         share = self.settings.gate.held_back
@@ -198,18 +225,13 @@ class TrainStep:
     def _held_back(self, samples: Sequence[Sample]) -> list[HeldBackTurn]:
         """Turns of the same learners that the new version is tried on."""
         found = [
-            self.store.held_back(name, LIMIT, longest=self._longest())
+            self.store.held_back(name, LIMIT, longest=self._longest)
             for name in sorted({s.learner for s in samples})
         ]
         return [to_try(s, self.prompts) for of_learner in found for s in of_learner]
 
-    def _longest(self) -> int:
-        """Tokens of prompt and response that an update can hold."""
-        return min(self.settings.train.max_tokens, self.trainer.longest)
-
-    def _parent(self) -> str:
+    def _parent(self, active: str) -> str:
         """The version in force; base, if that one was trained from another model than is served now."""
-        active = self.store.active_version()
         if active == BASE or self.registry.manifest(active).base_sha256 == self.publisher.base.sha256:
             return active
         return BASE

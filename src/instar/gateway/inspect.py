@@ -109,7 +109,7 @@ class InspectApi:
     async def models(self, request: Request) -> Response:
         self.keys.caller(request)
         name = self.settings.served_name
-        versions = await asyncio.to_thread(servable, self.registry)
+        versions = await asyncio.to_thread(servable, self.registry, self.store)
         names = [name, f"{name}@{BASE}", *(f"{name}@{v}" for v in versions)]
         return JSONResponse({"object": "list", "data": [self._model(n) for n in names]})
 

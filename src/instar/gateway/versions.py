@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from instar.errors import ArtifactError, EngineError, EngineUnavailable, InstarError, RequestError
+from instar.flow.story import is_rejected
 from instar.ports import Engine, Registry, Store
 from instar.records import BASE, Fate
 
@@ -69,6 +70,8 @@ class VersionKeeper:
             raise EngineUnavailable("The engine is still starting; try again in a few seconds.")
         self._in_use[version] += 1
         try:
+            if wanted is not None:
+                await self._in_thread(self._check_wanted, wanted)
             if version != BASE and version not in self._loaded:
                 await self._load_for_request(version, is_pinned=wanted is not None)
             elif version in self._loaded:
@@ -87,6 +90,7 @@ class VersionKeeper:
         if wanted in (None, BASE):
             return
         try:
+            await self._in_thread(self._check_wanted, wanted)
             await self._in_thread(self._servable, wanted)
         except ArtifactError as error:
             raise _not_there(str(wanted), error) from error
@@ -219,6 +223,13 @@ class VersionKeeper:
         """Runs in a thread: every byte is read. Raises ArtifactError."""
         self._servable(version)
         return self._registry.verify(version)
+
+    def _check_wanted(self, version: str) -> None:
+        """What a person rejected answers nobody, until someone activates it by name. One that waits may be tried.
+        Raises RequestError (404)."""
+        if version != BASE and is_rejected(version, self._store.decisions()):
+            why = ArtifactError("A person rejected it; `instar versions activate` lets it serve after all.")
+            raise _not_there(version, why)
 
     def _servable(self, version: str) -> None:
         """What the manifest alone can tell. Raises ArtifactError."""

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from instar.config import Settings
 from instar.errors import ArtifactError, RequestError
-from instar.flow.story import learned_from, state_of, waiting_version
+from instar.flow.story import history_of, is_rejected, learned_from, state_of, waiting_version
 from instar.gateway import response_models as models
 from instar.gateway.bodies import parse, read_body
 from instar.gateway.keys import KeyRing
@@ -92,15 +92,11 @@ class VersionsApi:
         """Lineage both ways, what it learned from, and its history, oldest first."""
         turn_ids = row.get("turn_ids") or []
         views = self.store.turn_views(turn_ids=turn_ids, limit=len(turn_ids)) if turn_ids else []
-        served = [
-            (a.version, a.created_at, "serves", a.reason) for a in self.store.activations(limit=MAX_LINES)
-        ]
-        decided = [(d.version, d.created_at, d.fate.value, d.reason) for d in self.store.decisions()]
-        lines = sorted((at, what, why) for name, at, what, why in [*served, *decided] if name == row["name"])
+        activations = self.store.activations(limit=MAX_LINES)
         return {
             "children": [r["name"] for r in reversed(rows) if r.get("parent") == row["name"]],
             "learned_from": learned_from(views),
-            "history": [{"at": at, "what": what, "why": why} for at, what, why in lines],
+            "history": history_of(row["name"], activations, self.store.decisions()),
         }
 
     async def activate(self, request: Request, version: str) -> Response:
@@ -120,7 +116,9 @@ class VersionsApi:
         current = await asyncio.to_thread(self.store.active_version)
         if current == BASE:
             raise RequestError("The untouched model is served: there is nothing to take back.", status=409)
-        to = body.to or (await asyncio.to_thread(self.registry.manifest, current)).parent
+        to = body.to
+        if to is None:
+            to = await asyncio.to_thread(self._parent, current)
         await self._check_there(to)
         if to == current:
             raise RequestError(f"{to} is the version that is served now.", status=409, param="to")
@@ -128,9 +126,21 @@ class VersionsApi:
         await self.versions.activate(to, reason, fate=Fate.ROLLED_BACK, about=current)
         return JSONResponse({"active_version": to, "before": current, "reason": reason})
 
+    def _parent(self, version: str) -> str:
+        """By its manifest, or, where that is lost, by the update that made it: a damaged version must be left, too."""
+        try:
+            return self.registry.manifest(version).parent
+        except ArtifactError as error:
+            parent = self.store.parents().get(version)
+            if parent is None:
+                message = f"{error} It is not known what {version} came from: name the version to go back to."
+                raise RequestError(message, status=409, param="to") from error
+            return parent
+
     async def approve(self, request: Request, version: str) -> Response:
         self.keys.caller(request)
         await self._check_waits(version)
+        await self._check_there(version)
         before = self.versions.current
         await self.versions.activate(version, reason="A person approved it.", fate=Fate.APPROVED)
         return JSONResponse({"active_version": version, "before": before})
@@ -142,15 +152,19 @@ class VersionsApi:
         return JSONResponse({"rejected": version, "active_version": self.versions.current})
 
     async def _check_waits(self, version: str) -> None:
-        await self._check_there(version)
+        """One that waits may have lost its folder: it must be possible to reject it, or training waits for ever."""
         if waiting_version(await asyncio.to_thread(self.store.decisions)) != version:
+            await self._check_there(version)
             raise RequestError(f"{version} does not wait for approval.", status=409, code="not_waiting")
 
 
-def servable(registry: Registry) -> list[str]:
-    """Versions that a client may name: damaged ones answer for themselves, refused ones are not offered."""
+def servable(registry: Registry, store: Store) -> list[str]:
+    """Versions that a client may name: damaged ones answer for themselves, refused ones are not offered, be it that
+    the gate or a person refused them."""
     rows = (_version_row(registry, name) for name in registry.versions())
-    return [r["name"] for r in rows if (r.get("gate") or {}).get("passed") is not False]
+    passed = [r["name"] for r in rows if (r.get("gate") or {}).get("passed") is not False]
+    decisions = store.decisions()
+    return [name for name in passed if not is_rejected(name, decisions)]
 
 
 def _version_row(registry: Registry, version: str) -> dict[str, Any]:

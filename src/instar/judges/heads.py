@@ -36,7 +36,7 @@ PHRASES_FILE = DATA_DIR / "phrases.jsonl"
 REACTIONS_FILE = DATA_DIR / "reactions.jsonl"
 
 MIN_PROBABILITY = 0.7
-"""Mean probability of the majority below which it abstains. Of held-out reactions between .6 and this, a third is misread."""
+"""Mean probability of the majority below which it abstains: between .6 and it a third of reactions is misread."""
 
 MAX_OPPOSITE = 0.15
 """Mean probability of the opposite sign above which a +1 or −1 abstains: wrong signs are the costly errors."""

@@ -72,7 +72,7 @@ class Update:
     id: str
     number: int
     parent: str
-    status: str  # running, proposed, rejected, failed
+    status: str  # running, proposed, rejected, failed, unused, superseded
     turn_ids: list[str]
     created_at: float
     version: str | None = None

@@ -45,6 +45,7 @@ class Fate(StrEnum):
     REJECTED = "rejected"  # a person did not
     ROLLED_BACK = "rolled_back"  # served, and was taken back
     CHOSEN = "chosen"  # a person activated it by name
+    SUPERSEDED = "superseded"  # another version was put in force while it was computed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from instar.content import plain_text
-from instar.records import BASE, EXPLICIT, Activation, NextKind, Source, TurnStatus
+from instar.records import EXPLICIT, Activation, NextKind, Source, TurnStatus
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
+from instar.store.decisions import active_version
 from instar.store.judging import count_unjudged
 from instar.store.rows import questions
 from instar.store.schema import RATED, activations, judgements, next_states, turns, updates, uses
@@ -89,8 +90,7 @@ class Status(Base):
 
     def active_version(self) -> str:
         with self._db.reading() as conn:
-            newest = select(activations.c.version).order_by(activations.c.seq.desc()).limit(1)
-            return conn.execute(newest).scalar() or BASE
+            return active_version(conn)
 
     def activate(self, version: str, reason: str) -> None:
         with self._db.writing() as conn:

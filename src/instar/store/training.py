@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, true, update
@@ -12,11 +12,12 @@ from sqlalchemy.exc import IntegrityError
 from instar.content import last_user_text, plain_text
 from instar.errors import StoreError
 from instar.flow.held_back import Lot
+from instar.flow.lineage import updates_between
 from instar.records import BASE, Fate, JudgedAnswer, Origin, Sample, Source, Turn, Update
 from instar.runtime import new_id
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect, unpack_ids
-from instar.store.decisions import add_decision
+from instar.store.decisions import active_version, add_decision
 from instar.store.documents import put_document
 from instar.store.facts import HELD_BACK, refresh
 from instar.store.judging import POISON
@@ -62,7 +63,7 @@ class Training(Base):
         held: list[str] = []
         lot = self._lot(held_back)
         with self._db.reading() as conn:
-            after = 0
+            after, parents = 0, _parents(conn)
             while len(samples) < limit:
                 rows = conn.execute(_judged(after, limit)).all()
                 if not rows:
@@ -73,9 +74,9 @@ class Training(Base):
                         held.append(row.id)
                     elif longest is not None and row.prompt_len + row.response_len > longest:
                         long.append(row.id)
-                    elif not _is_stale(row, current, max_staleness):
+                    elif not _is_stale(row, current, max_staleness, parents):
                         samples.append(sample)
-                    elif sample.correction is not None or sample.accepted is not None:
+                    elif sample.correction or sample.accepted or (sample.score == -1 and sample.hint):
                         samples.append(_without_logprobs(sample))
                     else:
                         stale.append(row.id)
@@ -104,6 +105,9 @@ class Training(Base):
             read = read_turns(conn, rows)
         told = [_judged_answer(turn, row) for row, turn in zip(rows, read, strict=True)]
         return [judged for judged in reversed(told) if judged.answer.strip()]
+
+    def leave_out_long(self, turn_ids: Sequence[str]) -> None:
+        self._mark(turn_ids, TOO_LONG)
 
     def _lot(self, share: float) -> Lot | None:
         """Who is held back. The salt is drawn when it is first asked for, and kept for ever."""
@@ -158,8 +162,9 @@ class Training(Base):
         note: str | None,
         activate: bool,
         waits: bool = False,
+        if_active: str | None = None,
         documents: dict[str, dict[str, Any]] | None = None,
-    ) -> None:
+    ) -> str:
         if status != "proposed" and status not in _GIVE_UP_AFTER:
             raise StoreError(f"An update cannot end as {status!r}.")
         if (status == "proposed" and version is None) or (activate and status != "proposed"):
@@ -173,13 +178,17 @@ class Training(Base):
                 raise StoreError(
                     f"Update {update_id} is not running: it was finished before, or never begun."
                 )
+            active = active_version(conn)
+            if status == "proposed" and if_active not in (None, active):
+                status, activate, waits, documents = "superseded", False, False, None
+                note = f"{active} was put in force while it was computed from {row.parent}."
             turn_ids = _turns_of(conn, [update_id])[update_id]
             ended = {"status": status, "running": None, "version": version, "note": note, "finished_at": now}
             conn.execute(update(updates).where(updates.c.id == update_id).values(**ended, job=None))
             conn.execute(delete(reservations).where(reservations.c.update_id == update_id))
             if status == "proposed":
                 _use(conn, update_id, turn_ids, row.passes)
-            else:
+            elif status in _GIVE_UP_AFTER:
                 times, reason = _GIVE_UP_AFTER[status]
                 _give_up(conn, _ended_so(conn, turn_ids, status, times), reason)
             refresh(conn, turn_ids)
@@ -187,15 +196,22 @@ class Training(Base):
                 put_document(conn, name, value)
             if waits and version is not None:
                 add_decision(conn, version, Fate.WAITS, "It passed the gate and waits for a person.", now)
+            if status == "superseded" and version is not None:
+                add_decision(conn, version, Fate.SUPERSEDED, str(note), now)
             if activate:
-                why = f"update {row.number}"
+                why = f"made by update {row.number}"
                 conn.execute(insert(activations).values(version=version, reason=why, created_at=now))
+        return status
 
     def updates(self, limit: int = 100) -> list[Update]:
         """Newest first."""
         with self._db.reading() as conn:
             rows = conn.execute(select(updates).order_by(updates.c.number.desc()).limit(limit)).all()
             return _updates(conn, rows)
+
+    def parents(self) -> dict[str, str]:
+        with self._db.reading() as conn:
+            return _parents(conn)
 
     def rejected_before(self, turn_ids: Sequence[str]) -> bool:
         with self._db.reading() as conn:
@@ -328,9 +344,13 @@ def _without_calls(answer: Any) -> str:
     return plain_text(answer.get("content"))
 
 
-def _is_stale(row: AnyRow, current: int, max_staleness: int) -> bool:
+def _is_stale(row: AnyRow, current: int, max_staleness: int, parents: Mapping[str, str]) -> bool:
+    """Numbers decide only where no update tells how the two versions are related."""
     number = version_number(row.version)
-    return row.pinned or number is None or current - number > max_staleness
+    if row.pinned or number is None:
+        return True
+    apart = updates_between(f"v{current}" if current else BASE, row.version, parents)
+    return (current - number if apart is None else apart) > max_staleness
 
 
 def _without_logprobs(sample: Sample) -> Sample:
@@ -409,6 +429,11 @@ def _updates(conn: Connection, rows: Sequence[AnyRow]) -> list[Update]:
         )
         for row in rows
     ]
+
+
+def _parents(conn: Connection) -> dict[str, str]:
+    named = select(updates.c.version, updates.c.parent).where(updates.c.version.is_not(None))
+    return {row.version: row.parent for row in conn.execute(named)}
 
 
 def _turns_of(conn: Connection, update_ids: Sequence[str]) -> dict[str, list[str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import and_, exists, insert, or_, select
 
 from instar.flow.held_back import says_what_is_better
@@ -9,6 +11,7 @@ from instar.records import Decision, Fate, Kind, Sample, Source
 from instar.store.base import Base
 from instar.store.columns import AnySelect
 from instar.store.decisions import add_decision
+from instar.store.documents import put_document
 from instar.store.facts import HELD_BACK
 from instar.store.schema import activations, decisions, judgements, turns
 from instar.store.training import samples_of, with_verdict
@@ -22,13 +25,23 @@ _ANSWERS_A_USER = or_(
 
 
 class Versions(Base):
-    def decide(self, version: str, fate: Fate, reason: str, *, activate: str | None = None) -> None:
+    def decide(
+        self,
+        version: str,
+        fate: Fate,
+        reason: str,
+        *,
+        activate: str | None = None,
+        documents: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
         now = self._clock.now()
         with self._db.writing() as conn:
             add_decision(conn, version, fate, reason, now)
             if activate is not None:
                 row = {"version": activate, "reason": reason, "created_at": now}
                 conn.execute(insert(activations).values(row))
+            for name, value in (documents or {}).items():
+                put_document(conn, name, value)
 
     def decisions(self, limit: int = 1000) -> list[Decision]:
         """Newest first."""
