@@ -164,7 +164,7 @@ def test_a_disk_that_takes_no_more_bytes_then_takes_them_again(scene: Scene) -> 
     assert refused > 5
     scene.answered("after")
     found = {v["id"] for v in scene.store.turn_views(limit=1000)}
-    assert found == {"a", "b", "waits", "open", "after", *recorded}
+    assert found == {"a", "b", "liked", "waits", "open", "after", *recorded}
     scene.store.close()
     with sqlite3.connect(scene.path) as conn:
         assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
