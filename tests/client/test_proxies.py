@@ -107,16 +107,16 @@ def test_long_conversations_pass_and_endless_ones_do_not(place: Place) -> None:
     assert place.http.post("/v1/chat/completions", json=endless).status_code == 413
 
 
-def test_long_waits_stay_alive(gateway: Gateway, proxy: tuple[Behind, Path], tmp_path: Path) -> None:
+def test_long_waits_stay_alive(
+    gateway: Gateway, proxy: tuple[Behind, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The prompt takes three seconds; nginx, which has such a limit, gives up after one of silence."""
     behind, program = proxy
     impatient = {"proxy_read_timeout 600s": "proxy_read_timeout 1s"} if behind is behind_nginx else {}
-    gateway.engine.first_token_s = 3.0
-    try:
-        with behind(program, tmp_path / "home", gateway.url, impatient) as http:
-            http.headers.update(gateway.headers)
-            chunks = list(Place(gateway, http).chunks())
-    finally:
-        gateway.engine.first_token_s = 0.0
+    monkeypatch.setattr("instar.gateway.turns.PATIENCE_S", 0.01)
+    monkeypatch.setattr(gateway.engine, "first_token_s", 3.0)
+    with behind(program, tmp_path / "home", gateway.url, impatient) as http:
+        http.headers.update(gateway.headers)
+        chunks = list(Place(gateway, http).chunks())
     assert chunks[-1]["choices"][0]["finish_reason"]
     assert [said(chunk) for chunk in chunks[:4]] == [""] * 4, "what kept it alive"
