@@ -137,7 +137,7 @@ RECOGNISERS: tuple[Recogniser, ...] = (
         "queries, image prompts, completions; or has a conversation summed up that is `compacted`; or it asks for an "
         "emoji, or for one answer from those of `various models`; or the system message asks to choose tools",
         "the client makes a title, tags, queries, a summary or suggestions for itself",
-        "in the client's program",
+        "titles, tags and follow-ups on the wire, the rest in the client's program",
     ),
     Recogniser(
         "librechat_title", "LibreChat",
