@@ -69,6 +69,16 @@ QUEUED = Mark(
     "the existing transcript, …`",
     "the same message again after a fault; it counts as the clean text, once",
 )  # fmt: skip
+SOURCES = Mark(
+    "webui_sources", "Open WebUI", Role.FRAME,
+    # up to the last end tag: a document that holds one must not speak for the user
+    re.compile(
+        r"### Task:\nRespond to the user query using the provided context\b(?s:.*)\n<context>\n(?s:.*)\n</context>\s*"
+    ),
+    "begins `### Task:` and `Respond to the user query using the provided context`, up to the last `</context>`",
+    "files and web pages that go with one request; the user's words stand behind them",
+    "in the client's program",
+)  # fmt: skip
 _CONTINUE = "Continue the current task from the existing transcript,"
 _CONTINUED = re.compile(rf"\n\n{re.escape(_CONTINUE)}[^\n]*\Z")
 
@@ -180,7 +190,7 @@ MARKS: tuple[Mark, ...] = (
 )  # fmt: skip
 """Texts that are a whole message or stand before the user's words, in the order in which they are looked for."""
 
-FRAMES = (STAMP, QUEUED, RUNTIME)
+FRAMES = (STAMP, QUEUED, RUNTIME, SOURCES)
 _NOTE, _REMINDER = MARKS[:2]
 _ANY = re.compile("|".join(f"(?P<m{i}>{mark.begins.pattern})" for i, mark in enumerate(MARKS)))
 
@@ -222,6 +232,8 @@ def read(text: str) -> Text:
     start, end = _stripped(text, 0, _end_without_runtime(text))
     stamp = STAMP.begins.match(text, start, end)
     note, start, end = _without_notes(text, stamp.end() if stamp else start, end)
+    if sources := SOURCES.begins.match(text, start, end):
+        start = sources.end()
     queued = False
     while found := QUEUED.begins.match(text, start, end):
         queued, start = True, found.end()

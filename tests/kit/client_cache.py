@@ -45,6 +45,15 @@ def python_clients() -> Path:
     return _environment(*PYTHON_CLIENTS) / "bin" / "python"
 
 
+def program(name: str) -> Path | None:
+    """One that neither PyPI nor npm has, such as nginx: the system's, or what somebody put into `bin` of the cache."""
+    places = os.pathsep.join(
+        [os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", str(cache_dir() / "bin")]
+    )
+    found = shutil.which(name, path=places)
+    return Path(found) if found else None
+
+
 def _environment(*requirements: str) -> Path:
     def install(folder: Path) -> None:
         _run(sys.executable, "-m", "venv", str(folder))

@@ -59,6 +59,26 @@ SIDE: list[tuple[str, list[Message], dict[str, Any]]] = [
     ("webui_task", [webui("Generate 1-3 broad tags categorizing the main themes of the chat history")], {}),
     ("webui_task", [webui("Suggest 3-5 relevant follow-up questions or prompts")], {}),
     ("webui_task", [system("Be kind."), webui("You are an autocompletion system.", "Context")], {}),
+    (
+        "webui_task",
+        [
+            user(
+                "### Task:\nSummarize the conversation history that will be compacted out of the active chat "
+                "context.\n\n### Instructions:\n- Be factual.\n\n### Messages Being Compacted:\nUSER: hi"
+            )
+        ],
+        {},
+    ),
+    (
+        "webui_task",
+        [
+            user(
+                "You have been provided with a set of responses from various models to the latest user query: "
+                '"hi"\n\nYour task is to synthesize these responses'
+            )
+        ],
+        {},
+    ),
     ("webui_task", [user("Your task is to reflect the speaker's likely facial expression through a")], {}),
     (
         "webui_task",

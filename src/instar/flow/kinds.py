@@ -75,6 +75,9 @@ class Recogniser:
 
 
 _OPEN_WEBUI_TASK = r"### Task:\n(?s:.*)\n### (?:Chat History|Context):\n<chat_history>\n"
+_OPEN_WEBUI_COMPACTION = (
+    r"### Task:\nSummarize the conversation history that will be compacted out of the active chat"
+)
 
 RECOGNISERS: tuple[Recogniser, ...] = (
     Recogniser(
@@ -122,6 +125,8 @@ RECOGNISERS: tuple[Recogniser, ...] = (
         "webui_task", "Open WebUI",
         (
             Sign(user=_OPEN_WEBUI_TASK, alone=True),
+            Sign(user=_OPEN_WEBUI_COMPACTION, alone=True),
+            Sign(user="You have been provided with a set of responses from various models to the latest", alone=True),
             Sign(user="Your task is to reflect the speaker's likely facial expression", alone=True),
             Sign(
                 system="Available Tools: ", alone=True,
@@ -129,9 +134,10 @@ RECOGNISERS: tuple[Recogniser, ...] = (
             ),
         ),
         "the only message begins `### Task:` and quotes a `<chat_history>`: titles, tags, follow-up questions, search "
-        "queries, image prompts, completions; or it asks for an emoji; or the system message asks to choose tools",
-        "the client makes a title, tags, queries or suggestions for itself",
-        "in the client's program",
+        "queries, image prompts, completions; or has a conversation summed up that is `compacted`; or it asks for an "
+        "emoji, or for one answer from those of `various models`; or the system message asks to choose tools",
+        "the client makes a title, tags, queries, a summary or suggestions for itself",
+        "titles, tags and follow-ups on the wire, the rest in the client's program",
     ),
     Recogniser(
         "librechat_title", "LibreChat",
