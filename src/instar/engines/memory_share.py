@@ -34,7 +34,7 @@ def gpu_share(gpu_mib: int, update_mib: int) -> float:
     share = int(100 * (gpu_mib - update_mib) / gpu_mib) / 100
     if share < LEAST_SHARE:
         raise ConfigError(
-            f"An update takes {update_mib} of the GPU's {gpu_mib} MiB, which leaves vLLM too little. Lower "
+            f"Training takes {update_mib} of the GPU's {gpu_mib} MiB, which leaves vLLM too little. Lower "
             "train.memory_mib, set engine.gpu_share yourself, or serve without learning (train.enabled=false)."
         )
     return min(share, MOST_SHARE)
