@@ -136,7 +136,7 @@ def test_a_server_talks_through_vllm_and_is_rid_of_it_at_the_end(tmp_path: Path)
         below = worker.children(recursive=True)
         assert below
         worker.send_signal(signal.SIGKILL)  # the worst case: nobody is there to end vLLM
-        gone, alive = psutil.wait_procs(below, timeout=60)
+        _, alive = psutil.wait_procs(below, timeout=60)
         assert not alive
         server.until_ready(1500)
         below = psutil.Process(server.pid("engine")).children(recursive=True)

@@ -210,7 +210,9 @@ class Sglang:
             raise EngineError("The engine did not score the text as it was asked to.", status=200) from error
 
     def is_unknown(self, error: EngineError) -> bool:
-        return error.status == 400 and any(words in str(error) for words in ("not loaded", "not found"))
+        return error.status == 400 and any(
+            words in str(error) for words in ("does not exist", "not loaded", "not found")
+        )
 
 
 def _schema(grammar: dict[str, Any]) -> str:
