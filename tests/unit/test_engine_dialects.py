@@ -221,7 +221,8 @@ async def test_at_a_shared_engine_a_versions_name_tells_what_is_in_it(tmp_path: 
                     await collect(client, version)
             assert await client.loaded() == {BASE, "v1"}
         assert len(loaded) == 2
-        assert asked == [[*loaded][0], "base-model", [*loaded][1], "base-model"]
+        first, second = loaded
+        assert asked == [first, "base-model", second, "base-model"]
         assert all(name.startswith("v1-") for name in loaded)
         await clients[0].unload("v1")
         assert [*loaded.values()] == [str(folders[1])]

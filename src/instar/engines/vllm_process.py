@@ -44,7 +44,7 @@ INSTALL = (
 
 def find_program(program: str) -> str:
     """The whole path. Raises ConfigError that says what to install."""
-    found = shutil.which(Path(program).expanduser())
+    found = shutil.which(str(Path(program).expanduser()))
     if found is None:
         raise ConfigError(INSTALL.format(program=program))
     return found
