@@ -8,6 +8,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
+VLLM_VENV ?= $(HOME)/.cache/instar/vllm
 ARGS ?=
 TEST_JOBS ?= 2
 
@@ -17,7 +18,7 @@ SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients lint soak soak-protocol bench-first-light bench-judge bench-decode bench-learn bench-learn-full model docs clean
+.PHONY: help serve test test-clients lint soak soak-protocol soak-vllm bench-first-light bench-judge bench-decode bench-learn bench-learn-full model docs clean
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +47,10 @@ soak: $(DEV_STAMP) model  ## the long and full-size checks
 
 soak-protocol: $(DEV_STAMP)  ## those of them about HTTP: slow clients, overload, 10,000 generated requests; an hour
 	$(BIN)/python -m pytest -m "soak and protocol" -s --timeout 7200
+
+soak-vllm: $(DEV_STAMP) model  ## those against the real vLLM: its CPU build, 3 GB, goes into an environment of its own
+	$(BIN)/python -m tests.kit.vllm_env $(VLLM_VENV) $(TORCH_INDEX)
+	TEST_VLLM=$(VLLM_VENV)/bin/vllm $(BIN)/python -m pytest -m vllm --timeout 3600
 
 bench-first-light: $(DEV_STAMP) model  ## how fast it learns; results in bench/results
 	$(BIN)/python -m bench.first_light $(ARGS)

@@ -21,6 +21,7 @@ from instar.flow.publish import BaseModelFacts, Publisher
 from instar.flow.train_step import TrainStep
 from instar.methods import get_method
 from instar.ports import Engine, Ratings, Store
+from instar.records import BASE
 from instar.registry import FolderRegistry
 from instar.runtime import SystemClock, error_places
 from instar.store import open_store
@@ -91,10 +92,19 @@ def chat_format(settings: Settings, state: RunState) -> ChatFormat:
     return ChatFormat(state.model_dir, None if form == "auto" else form, most)
 
 
-def build_engine(state: RunState, chat: ChatFormat) -> Engine:
+def build_engine(settings: Settings, state: RunState, chat: ChatFormat) -> Engine:
     from instar.engines.client import HttpEngine
+    from instar.engines.dialects import dialect_of
 
-    return HttpEngine(state.engine_url, "base", chat.stop_ids, state.engine_key)
+    engine = settings.engine
+    return HttpEngine(
+        state.engine_url,
+        engine.base if engine.kind != "embedded" else BASE,
+        chat.stop_ids,
+        state.engine_key,
+        dialect=dialect_of(engine.kind),
+        shared=engine.is_attached,
+    )
 
 
 def run_engine(settings: Settings, state: RunState) -> None:
@@ -104,9 +114,27 @@ def run_engine(settings: Settings, state: RunState) -> None:
 
         scripted.run(state.model_dir, state.engine_host, state.engine_port, settings.engine, state.engine_key)
         return
+    if settings.engine.kind == "vllm":
+        _run_vllm(settings, state)
+        return
     from instar.engines import embedded
 
     embedded.run(state.model_dir, state.engine_host, state.engine_port, settings.engine, state.engine_key)
+
+
+def _run_vllm(settings: Settings, state: RunState) -> None:
+    from instar.engines import memory_share, vllm_process
+
+    train = settings.train
+    vllm_process.run(
+        state.model_dir,
+        state.engine_host,
+        state.engine_port,
+        settings.engine,
+        state.engine_key,
+        update_mib=memory_share.update_mib(state.model_dir, train.memory_mib, enabled=train.enabled),
+        log_path=settings.run_dir / "logs" / "engine.log",
+    )
 
 
 def run_gateway(settings: Settings, state: RunState) -> None:
@@ -128,7 +156,7 @@ def run_gateway(settings: Settings, state: RunState) -> None:
         settings,
         store,
         FolderRegistry(settings.versions_dir),
-        build_engine(state, chat),
+        build_engine(settings, state, chat),
         chat,
         SystemClock(),
         settings.api_key.get_secret_value(),
@@ -156,7 +184,7 @@ def build_judges(settings: Settings, state: RunState | None, ratings: Ratings | 
 
     def own_engine(state: RunState) -> EngineAsker:
         chat = chat_format(settings, state)
-        return EngineAsker(build_engine(state, chat), chat)
+        return EngineAsker(build_engine(settings, state, chat), chat)
 
     asker = partial(own_engine, state) if state else None
     return build_chain(settings.judge, own_engine=asker, ratings=ratings)

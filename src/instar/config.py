@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,19 +27,57 @@ from pydantic import (
 )
 
 from instar.errors import ConfigError
+from instar.records import BASE
 
 
 class Group(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _shell_words(value: Any) -> Any:
+    """A text, as an environment variable or the command line has it, is split as a shell would."""
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+def _check_address(url: str, example: str, key: str) -> None:
+    parts = urlsplit(url)
+    _ = parts.port  # raises where it is no port
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"write an address such as {example}")
+    if parts.username or parts.password:
+        raise ValueError(f"leave the name and password out of the address; a key belongs into {key}")
+
+
 class EngineSettings(Group):
     """Where tokens come from."""
 
-    kind: Literal["embedded", "scripted", "url"] = Field(
-        "embedded", description="'embedded', 'url' (a running engine), or 'scripted' (for tests)"
+    kind: Literal["embedded", "vllm", "sglang", "url", "scripted"] = Field(
+        "embedded",
+        description="'embedded', 'vllm' (started, or running at `engine.url`), 'sglang' (running), 'url' (another "
+        "that speaks vLLM's API), or 'scripted' (for tests)",
     )
-    url: str | None = Field(None, description="address of a running engine, for kind = url")
+    url: str | None = Field(
+        None, description="address of a running engine; for kind = vllm none means that one is started"
+    )
+    api_key: SecretStr | None = Field(None, description="the running engine's API key, if it wants one")
+    base: str = Field(BASE, min_length=1, description="name of the untouched model at the running engine")
+    program: str = Field(
+        "vllm", min_length=1, description="what kind = vllm starts: a program's name or path"
+    )
+    args: Annotated[tuple[str, ...], BeforeValidator(_shell_words)] = Field(
+        (), description="more arguments for it, such as `--tensor-parallel-size 2`"
+    )
+    max_model_len: int | None = Field(
+        None,
+        ge=64,
+        description="tokens of prompt and answer together that kind = vllm takes; none: as many as fit",
+    )
+    gpu_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of the GPU's memory for kind = vllm; none: what an update leaves of it",
+    )
     threads: int = Field(0, ge=0, description="compute threads; 0 leaves one core to training")
     max_streams: int = Field(8, ge=1, le=256, description="answers sampled at the same time")
     max_waiting: int = Field(256, ge=1, description="requests that may queue before 429")
@@ -53,6 +92,26 @@ class EngineSettings(Group):
         description="decode steps in C++, built at the first start: 'auto' (where it can be), 'on' (or refuse to "
         "start), 'off' (torch)",
     )
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        """Without the `/v1` that clients write behind it."""
+        if url is None:
+            return None
+        _check_address(url, "http://localhost:8000", "engine.api_key")
+        return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+    @model_validator(mode="after")
+    def _what_is_not_started_has_an_address(self) -> Self:
+        if self.kind in ("sglang", "url") and self.url is None:
+            raise ValueError(f"with kind = {self.kind} write the running engine's address into engine.url")
+        return self
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the engine is somebody else's to start."""
+        return self.kind in ("sglang", "url") or (self.kind == "vllm" and self.url is not None)
 
 
 ENGINE_JUDGE = "engine"
@@ -109,12 +168,7 @@ class JudgeSettings(Group):
     def _is_an_address(cls, url: str | None) -> str | None:
         if url is None or url == ENGINE_JUDGE:
             return url
-        parts = urlsplit(url)
-        _ = parts.port  # raises where it is no port
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError(f"write an address such as http://localhost:11434/v1, or '{ENGINE_JUDGE}'")
-        if parts.username or parts.password:
-            raise ValueError("leave the name and password out of the address; a key belongs into judge.key")
+        _check_address(url, f"http://localhost:11434/v1, or '{ENGINE_JUDGE}'", "judge.key")
         return url
 
     @model_validator(mode="after")
@@ -343,6 +397,11 @@ def openclaw_config_file() -> Path:
 
 _NOT_SETTINGS = {"INSTAR_DATA_DIR", "INSTAR_MODELS_DIR", "INSTAR_NATIVE_DIR", "INSTAR_DEBUG"}
 """Variables that are read on their own and name no field of Settings."""
+
+
+def environment_with(more: dict[str, str]) -> dict[str, str]:
+    """The environment of a program that is started, with some variables set."""
+    return {**os.environ, **more}
 
 
 def debug_wanted() -> bool:

@@ -22,9 +22,10 @@ from instar.engines import http_server, wire
 from instar.engines.client import HttpEngine
 from instar.engines.scripted import ScriptedEngine
 from instar.ports import TokenChunk
-from instar.records import Sampling
+from instar.records import BASE, Sampling
 from tests.kit.native import needs_compiler
 from tests.kit.tiny_model import write_tiny_model
+from tests.kit.vllm_server import vllm_program, vllm_server
 
 STOP = 2
 CONTEXT = 512
@@ -123,8 +124,14 @@ class Endpoint:
     kind: str
     url: str
     base: str
-    server: Server
+    in_thread: Server | None
     tmp: Path
+
+    @property
+    def server(self) -> Server:
+        """Of our own engines only."""
+        assert self.in_thread is not None, "this engine is a process of its own: mark the test `ours`"
+        return self.in_thread
 
     def post(self, path: str, **fields: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=fields, timeout=30)
@@ -191,8 +198,40 @@ def native_server(tiny_model: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["scripted", "embedded", pytest.param("native", marks=needs_compiler)])
+@pytest.fixture(scope="session")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The real vLLM with the tiny model, in fp32 like the embedded engine. Its attention knows no heads of 16."""
+    settings = SETTINGS.model_copy(
+        update={"kind": "vllm", "program": vllm_program(), "args": ("--dtype", "float32")}
+    )
+    folder = tmp_path_factory.mktemp("vllm")
+    model = lively(write_tiny_model(folder / "tiny", CONTEXT))
+    config = json.loads((model / "config.json").read_text())
+    config.update(num_attention_heads=HEADS // 2, num_key_value_heads=KV_HEADS // 2, head_dim=2 * HEAD)
+    (model / "config.json").write_text(json.dumps(config))
+    with vllm_server(model, settings, folder / "vllm.log") as url:
+        yield url
+
+
+ENGINES = [
+    "scripted",
+    "embedded",
+    pytest.param("native", marks=needs_compiler),
+    pytest.param("vllm", marks=[pytest.mark.soak, pytest.mark.vllm]),
+]
+
+
+@pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Endpoint]:
+    if request.param == "vllm":
+        if request.node.get_closest_marker("ours"):
+            pytest.skip("vLLM does this in its own way: test_vllm.py")
+        url = request.getfixturevalue("vllm_url")
+        found = Endpoint("vllm", url, BASE, None, tmp_path)
+        yield found
+        for name in found.names() - {BASE}:
+            found.unload(name)
+        return
     server: Server = request.getfixturevalue(f"{request.param}_server")
     yield Endpoint(request.param, server.url, server.backend.base_name, server, tmp_path)
     for name in server.backend.adapters():

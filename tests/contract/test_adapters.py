@@ -68,6 +68,7 @@ async def test_unloaded_version_is_unknown(engine: Endpoint, client: HttpEngine)
     assert caught.value.status == 404
 
 
+@pytest.mark.ours
 def test_name_of_another_folder_is_taken(engine: Endpoint) -> None:
     assert engine.load("v1", write_adapter(engine.tmp / "one", 1)).status_code == 200
     refused = engine.load("v1", write_adapter(engine.tmp / "two", 2))
@@ -76,6 +77,7 @@ def test_name_of_another_folder_is_taken(engine: Endpoint) -> None:
     assert engine.load(engine.base, engine.tmp / "one").status_code == 400
 
 
+@pytest.mark.ours
 def test_more_adapters_than_fit_are_refused(engine: Endpoint) -> None:
     for number in range(SETTINGS.max_loras):
         folder = write_adapter(engine.tmp / f"v{number}", number)
@@ -191,6 +193,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.ours
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
 def test_damaged_adapter_is_refused_and_serving_goes_on(
     engine: Endpoint, damage: Callable[[Path], None]

@@ -14,6 +14,7 @@ from instar.engines.scripted import ScriptedEngine
 from instar.records import BASE, Sampling
 from tests.contract.conftest import CONTEXT, SETTINGS, Endpoint, eventually, gather_answer, ids_of
 
+pytestmark = pytest.mark.ours
 LONG = Sampling(max_tokens=CONTEXT - 100, temperature=0)
 
 

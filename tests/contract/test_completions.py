@@ -83,7 +83,8 @@ def test_stop_token_at_the_limit_is_a_stop(engine: Endpoint) -> None:
 def test_usage_counts_tokens(engine: Endpoint) -> None:
     body = {**COMMON, "model": engine.base, "max_tokens": 4, "stop_token_ids": []}
     usage = engine.post("/v1/completions", **body).json()["usage"]
-    assert usage == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    told = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert {name: usage[name] for name in told} == told
 
 
 def test_logprobs_are_left_out_unless_asked_for(engine: Endpoint) -> None:
@@ -106,6 +107,16 @@ def test_prompt_logprobs_score_every_token_but_the_first(engine: Endpoint) -> No
     assert found[0] is None
     for token_id, scored in zip(prompt[1:], found[1:], strict=True):
         assert scored[str(token_id)]["logprob"] <= 0
+
+
+async def test_a_text_that_was_sampled_scores_as_it_was_sampled(engine: Endpoint, client: HttpEngine) -> None:
+    if engine.kind == "scripted":
+        pytest.skip("its numbers come from a hash of the place")
+    prompt = [40, 41, 42, 43]
+    chunks = await gather_answer(client, BASE, prompt, Sampling(max_tokens=12, temperature=1.0, seed=5))
+    scores = await client.score(BASE, [*prompt, *ids_of(chunks)])
+    assert len(scores) == len(prompt) + len(ids_of(chunks)) - 1
+    assert scores[len(prompt) - 1 :] == pytest.approx(logprobs_of(chunks), abs=0.05)
 
 
 async def test_answers_in_company_equal_answers_alone(engine: Endpoint, client: HttpEngine) -> None:

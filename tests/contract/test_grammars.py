@@ -52,6 +52,7 @@ def obeys(value: Any) -> bool:
     )
 
 
+@pytest.mark.ours
 def test_each_token_is_told_forced_or_not(engine: Endpoint) -> None:
     choice = engine.complete(structured_outputs={"json": SCHEMA}, max_tokens=20)
     assert len(choice["forced"]) == len(choice["token_ids"])
@@ -59,6 +60,7 @@ def test_each_token_is_told_forced_or_not(engine: Endpoint) -> None:
     assert "forced" not in engine.complete()
 
 
+@pytest.mark.ours
 @pytest.mark.parametrize(
     "value",
     [
@@ -84,6 +86,7 @@ def test_what_cannot_be_obeyed_is_refused(engine: Endpoint, value: Any) -> None:
     assert response.json()["error"]["param"] == "structured_outputs"
 
 
+@pytest.mark.ours
 async def test_the_client_passes_it_on_and_brings_back_what_was_forced(
     engine: Endpoint, client: HttpEngine
 ) -> None:

@@ -49,6 +49,7 @@ BAD_FIELDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.ours
 @pytest.mark.parametrize("fields", BAD_FIELDS, ids=str)
 def test_bad_field_is_refused(engine: Endpoint, fields: dict[str, Any]) -> None:
     import json
@@ -61,6 +62,7 @@ def test_bad_field_is_refused(engine: Endpoint, fields: dict[str, Any]) -> None:
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.ours
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"text"', b"\xff\xfe", b"[" * 100_000])
 def test_body_that_is_no_object_is_refused(engine: Endpoint, body: bytes) -> None:
     for path in ("/v1/completions", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
@@ -68,11 +70,13 @@ def test_body_that_is_no_object_is_refused(engine: Endpoint, body: bytes) -> Non
     assert engine.complete()["token_ids"]
 
 
+@pytest.mark.ours
 def test_neutral_values_of_unsupported_fields_are_fine(engine: Endpoint) -> None:
     neutral = {"n": 1, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "stop": None, "echo": False}
     assert engine.complete(**neutral) == engine.complete()
 
 
+@pytest.mark.ours
 def test_prompt_and_answer_must_fit_the_context(engine: Endpoint) -> None:
     body = {**COMMON, "model": engine.base}
     fits = {**body, "prompt": [9] * (CONTEXT - 2), "max_tokens": 2}
@@ -91,6 +95,7 @@ def test_unknown_model_and_route_are_404(engine: Endpoint) -> None:
     assert engine.unload("v99").status_code == 404
 
 
+@pytest.mark.ours
 async def test_full_queue_is_429_and_the_rest_is_served(engine: Endpoint) -> None:
     room = SETTINGS.max_streams + SETTINGS.max_waiting
     body = {**COMMON, "model": engine.base, "max_tokens": 200, "stop_token_ids": []}

@@ -107,10 +107,12 @@ def launch(data_dir: Path, *options: str, port: int | None = None, files: int | 
 
 
 @contextmanager
-def running_server(data_dir: Path, *options: str, files: int | None = None) -> Iterator[Server]:
+def running_server(
+    data_dir: Path, *options: str, files: int | None = None, patience_s: float = 120
+) -> Iterator[Server]:
     server = launch(data_dir, *options, files=files)
     try:
-        server.until_ready()
+        server.until_ready(patience_s)
         yield server
     finally:
         if server.process.poll() is None:

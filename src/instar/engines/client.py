@@ -1,7 +1,9 @@
-"""The one client for every engine: vLLM, the embedded engine, the scripted one. docs/engine-contract.md."""
+"""The one client for every engine: vLLM, SGLang, the embedded engine, the scripted one. docs/engine-contract.md."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from instar.engines.dialects import Asked, Dialect, Vllm
 from instar.errors import EngineError, EngineUnavailable
 from instar.ports import TokenChunk
 from instar.records import BASE, Sampling
@@ -23,16 +26,27 @@ class HttpEngine:
     """Implements `instar.ports.Engine` over one long-lived HTTP session.
 
     `base_model_name` is the base model's name at the engine, meant by the version BASE. `stop_token_ids` end
-    every answer. Belongs to the event loop in which it is first used.
+    every answer. `shared`: the engine outlives our server and may serve others, so that a version's name there
+    must tell what is in it. Belongs to the event loop in which it is first used.
     """
 
     def __init__(
-        self, base_url: str, base_model_name: str, stop_token_ids: Sequence[int], api_key: str | None = None
+        self,
+        base_url: str,
+        base_model_name: str,
+        stop_token_ids: Sequence[int],
+        api_key: str | None = None,
+        *,
+        dialect: Dialect | None = None,
+        shared: bool = False,
     ) -> None:
         self._url = base_url.rstrip("/")
         self._base_name = base_model_name
         self._stop_ids = list(stop_token_ids)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._dialect = dialect or Vllm()
+        self._shared = shared
+        self._names: dict[str, str] = {}
         self._http: aiohttp.ClientSession | None = None
         self.context_length: int | None = None
 
@@ -50,12 +64,13 @@ class HttpEngine:
         self, version: str, prompt_ids: Sequence[int], sampling: Sampling, *, priority: int = 0
     ) -> AsyncIterator[TokenChunk]:
         """See `instar.ports.Engine.sample`."""
-        body = self._body(version, prompt_ids, sampling, priority)
-        response = await self._post("/v1/completions", body)
+        asked = Asked(self._base_name, self._adapter(version), prompt_ids, sampling, self._stop_ids, priority)
+        read = self._dialect.reader(sampling)
+        response = await self._post(self._dialect.sample_path, self._dialect.body(asked))
         finished = False
         try:
             async for payload in _events(response):
-                chunk = _chunk(payload, sampling.top_logprobs)
+                chunk = read(payload)
                 if chunk is None:
                     continue
                 finished = chunk.finish_reason is not None
@@ -67,33 +82,6 @@ class HttpEngine:
             response.release() if response.content.at_eof() else response.close()
         if not finished:
             raise EngineUnavailable("The engine ended an answer without saying why.")
-
-    def _body(
-        self, version: str, prompt_ids: Sequence[int], sampling: Sampling, priority: int
-    ) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self._base_name if version == BASE else version,
-            "prompt": list(prompt_ids),
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            # vLLM takes defaults for these from the model's folder, unasked: say that they are off
-            "top_k": -1,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "stop_token_ids": self._stop_ids,
-            "stream": True,
-            "logprobs": sampling.top_logprobs,
-            "return_token_ids": True,
-            "return_tokens_as_token_ids": True,
-        }
-        if sampling.grammar is not None:
-            body["structured_outputs"] = sampling.grammar
-        if sampling.seed is not None:
-            body["seed"] = sampling.seed
-        if priority:  # vLLM refuses the field unless it schedules by priority
-            body["priority"] = priority
-        return body
 
     async def _post(self, path: str, body: dict[str, Any]) -> aiohttp.ClientResponse:
         """A response with status 200. Raises EngineError, EngineUnavailable."""
@@ -112,30 +100,45 @@ class HttpEngine:
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise EngineUnavailable(f"The engine at {self._url} does not answer: {_why(error)}") from error
 
+    def _adapter(self, version: str) -> str | None:
+        """What a version is called at the engine; None for the untouched model."""
+        return None if version == BASE else self._names.get(version, version)
+
+    async def score(self, version: str, ids: Sequence[int]) -> list[float]:
+        """ln p under a version of each id but the first, in their order; for checks, since it is computed in one
+        piece and nothing of it is kept. Raises EngineError, EngineUnavailable."""
+        body = self._dialect.scoring(self._base_name, self._adapter(version), ids)
+        async with await self._post(self._dialect.sample_path, body) as response:
+            try:
+                reply = await response.json(content_type=None)
+            except ValueError as error:
+                raise EngineError("The engine's answer is not JSON.", status=200) from error
+        return self._dialect.scores(reply if isinstance(reply, dict) else {}, ids)
+
     async def load(self, version: str, adapter_dir: Path) -> None:
         """See `instar.ports.Engine.load`."""
+        if self._shared:
+            self._names[version] = await asyncio.to_thread(_telling_name, version, adapter_dir)
+        name = self._names.get(version, version)
         try:
             response = await self._post(
-                "/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(adapter_dir)}
+                self._dialect.load_path, {"lora_name": name, "lora_path": str(adapter_dir)}
             )
         except EngineError as error:
             if error.status == 400 and "already" in str(error):
                 return
             if error.status == 404 and "Not Found" in str(error):
-                raise EngineError(
-                    "The engine loads no adapters at run time. Start vLLM with --enable-lora and "
-                    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.",
-                    status=404,
-                ) from error
+                raise EngineError(self._dialect.no_adapters, status=404) from error
             raise
         response.release()
 
     async def unload(self, version: str) -> None:
         """See `instar.ports.Engine.unload`."""
+        name = self._names.pop(version, version)
         try:
-            response = await self._post("/v1/unload_lora_adapter", {"lora_name": version})
+            response = await self._post(self._dialect.unload_path, {"lora_name": name})
         except EngineError as error:
-            if error.status == 404:
+            if self._dialect.is_unknown(error):
                 return
             raise
         response.release()
@@ -159,7 +162,14 @@ class HttpEngine:
             raise EngineError("The engine's list of models cannot be read.", status=200) from error
         length = bases.get(self._base_name)
         self.context_length = length if isinstance(length, int) and length > 0 else None
-        return adapters | ({BASE} if self._base_name in bases else set())
+        if self._base_name not in bases:
+            raise EngineError(
+                f"The engine serves no model named '{self._base_name}' but {', '.join(sorted(bases)) or 'none'}. "
+                "Set engine.base to the name of the untouched model there.",
+                status=404,
+            )
+        ours = {name: version for version, name in self._names.items()}
+        return {BASE} | ({ours[name] for name in adapters if name in ours} if self._shared else adapters)
 
     async def healthy(self) -> bool:
         """True when the engine can serve now. Never raises."""
@@ -177,6 +187,12 @@ class HttpEngine:
             self._http = None
 
 
+def _telling_name(version: str, adapter_dir: Path) -> str:
+    """Never another adapter's: engines keep what they computed, and what they loaded, by name."""
+    digest = hashlib.sha256((adapter_dir / "adapter_model.safetensors").read_bytes()).hexdigest()
+    return f"{version}-{digest[:12]}"
+
+
 def _why(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
@@ -186,7 +202,8 @@ def _refusal(status: int, text: str) -> EngineError:
     try:
         body = json.loads(text)
         inner = body.get("error", body)  # older vLLM: the error object without the wrapper
-        message = str(inner.get("message") or body.get("detail") or message)
+        told = inner.get("message") or body.get("error_message") or body.get("detail")
+        message = str(told or message)
     except (ValueError, AttributeError):
         pass  # no JSON: a proxy's page, say; its text is all there is
     message = message[:2000] or f"status {status}"
@@ -212,49 +229,3 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
                 raise EngineError("The engine sent an event that is not JSON.", status=200) from error
             if isinstance(found, dict):
                 yield found
-
-
-def _chunk(payload: dict[str, Any], alternatives: int) -> TokenChunk | None:
-    """Tokens of one event; None where it has none (usage, vLLM's first event with the prompt's ids)."""
-    error = payload.get("error")
-    if error is not None:
-        known = error if isinstance(error, dict) else {"message": error}
-        code = known.get("code")
-        status = code if isinstance(code, int) else 500
-        raise EngineError(str(known.get("message") or "The engine failed in mid-answer."), status=status)
-    choices = payload.get("choices")
-    if not choices:
-        return None
-    choice = choices[0]
-    found = choice.get("logprobs") or {}
-    ids, finish = choice.get("token_ids"), choice.get("finish_reason")
-    if ids is None:
-        ids = [_token_id(name) for name in found.get("tokens") or []]
-    if not ids and finish is None:
-        return None
-    if finish not in (None, "stop", "length"):
-        raise EngineUnavailable(f"The engine ended the answer: {finish}.")
-    logprobs = found.get("token_logprobs") or []
-    if len(logprobs) != len(ids):
-        raise EngineError("The engine sent tokens without their log-probs.", status=200)
-    top = None
-    if alternatives:
-        top = [_alternatives(at, alternatives) for at in found.get("top_logprobs") or [{}] * len(ids)]
-    return TokenChunk(ids, logprobs, finish, top, _forced(choice.get("forced"), len(ids)))
-
-
-def _forced(value: Any, count: int) -> list[bool] | None:
-    """Which tokens a grammar decided; engines other than ours do not tell."""
-    return [bool(forced) for forced in value] if isinstance(value, list) and len(value) == count else None
-
-
-def _token_id(name: str) -> int:
-    prefix, _, number = name.partition(":")
-    if prefix != "token_id" or not number.isdigit():
-        raise EngineError(f"The engine sent the token {name!r} without its id.", status=200)
-    return int(number)
-
-
-def _alternatives(named: dict[str, float] | None, count: int) -> list[tuple[int, float]]:
-    pairs = [(_token_id(name), value) for name, value in (named or {}).items()]
-    return sorted(pairs, key=lambda pair: -pair[1])[:count]

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, SecretStr
+
 from instar.config import Settings
 from instar.errors import ConfigError
 
@@ -25,7 +27,7 @@ class RunState:
     model_dir: Path
     engine_host: str
     engine_port: int
-    engine_key: str
+    engine_key: str | None
     api_key: str
     engine_url: str
     listen_fd: int | None = None
@@ -52,9 +54,18 @@ def save_state(path: Path, settings: Settings, state: RunState) -> None:
     """Write settings and run state, mode 0600: it holds all keys."""
     run: dict[str, Any] = {**asdict(state), "model_dir": str(state.model_dir)}
     dump = settings.model_dump(mode="json", exclude={"api_key"})
-    if settings.judge.key is not None:  # dumped, a secret is a row of asterisks
-        dump["judge"]["key"] = settings.judge.key.get_secret_value()
+    _tell_secrets(settings, dump)
     write_private(path, json.dumps({"settings": dump, "run": run}, indent=1))
+
+
+def _tell_secrets(group: BaseModel, dump: dict[str, Any]) -> None:
+    """Dumped, a secret is a row of asterisks: put each one into its place, but those that were left out."""
+    for name in dump:
+        value = getattr(group, name)
+        if isinstance(value, SecretStr):
+            dump[name] = value.get_secret_value()
+        elif isinstance(value, BaseModel):
+            _tell_secrets(value, dump[name])
 
 
 def load_state(path: Path) -> tuple[Settings, RunState]:

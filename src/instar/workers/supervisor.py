@@ -22,6 +22,7 @@ from typing import Protocol
 import httpx
 
 from instar.config import Settings
+from instar.engines.vllm_process import stage
 from instar.errors import ConfigError
 from instar.workers.child import Child, last_lines
 from instar.workers.lifeline import HARD_EXIT_AFTER_S
@@ -42,6 +43,7 @@ DRAIN_S = 30.0
 STOP_S = 10.0
 BACK_STARTS_AFTER_S = 20.0
 START_ATTEMPTS = 4
+STAGE_EVERY_S = 10.0
 
 
 class Events(Protocol):
@@ -53,14 +55,17 @@ class Events(Protocol):
 def make_state(settings: Settings, model_dir: Path, api_key: str, listener: socket.socket | None) -> RunState:
     """Decide what holds for one run: the engine's address and key, the gateway's socket."""
     port = free_loopback_port()
-    url = settings.engine.url if settings.engine.kind == "url" and settings.engine.url else None
+    engine = settings.engine
+    key: str | None = secrets.token_urlsafe(24)
+    if engine.is_attached:
+        key = engine.api_key.get_secret_value() if engine.api_key else None
     return RunState(
         model_dir=model_dir,
         engine_host="127.0.0.1",
         engine_port=port,
-        engine_key=secrets.token_urlsafe(24),
+        engine_key=key,
         api_key=api_key,
-        engine_url=url or f"http://127.0.0.1:{port}",
+        engine_url=(engine.url if engine.is_attached else None) or f"http://127.0.0.1:{port}",
         listen_fd=listener.fileno() if listener is not None else None,
     )
 
@@ -92,13 +97,16 @@ class Supervisor:
     signals: StopFlag = field(default_factory=StopFlag)
     drain_s: float = DRAIN_S
     stop_s: float = STOP_S
+    stage: Callable[[], str] | None = None
+    """What is being waited for until it is ready, where that takes long."""
     was_ready: bool = False
     hurry: bool = False
     _begun_at: float = 0.0
+    _told_at: float = 0.0
 
     def run(self) -> int:
         """Block until a signal; returns the exit status. Raises ConfigError if it never came up."""
-        self._begun_at = time.monotonic()
+        self._begun_at = self._told_at = time.monotonic()
         with self._handlers():
             try:
                 self._start(FRONT)
@@ -122,11 +130,19 @@ class Supervisor:
         if not self.was_ready and self.ready():
             self.was_ready = True
             self.on_ready()
+        self._tell_stage(time.monotonic())
         late = time.monotonic() - self._begun_at > BACK_STARTS_AFTER_S
         if (self.was_ready or late) and any(not self.children[name].started_at for name in self._known(BACK)):
             self._start(BACK)
         elif changed:
             self._record()
+
+    def _tell_stage(self, now: float) -> None:
+        """A start of minutes must not look like one that hangs."""
+        if self.was_ready or self.stage is None or now - self._told_at < STAGE_EVERY_S:
+            return
+        self._told_at = now
+        self.events(f"still starting after {now - self._begun_at:.0f} s: {self.stage()}")
 
     def _restart(self, child: Child) -> None:
         """The boundary: a machine out of memory or processes today may have some in a while."""
@@ -222,7 +238,7 @@ def build_supervisor(
     """Write the run state and make the children (not started yet)."""
     state_path = settings.run_dir / "state.json"
     save_state(state_path, settings, state)
-    off = {"engine"} if settings.engine.kind == "url" else set()
+    off = {"engine"} if settings.engine.is_attached else set()
     off |= set() if settings.train.enabled else {"trainer"}
     names = [name for name in FRONT + BACK if name not in off]
     children = {}
@@ -230,7 +246,19 @@ def build_supervisor(
         fds = (state.listen_fd,) if name == "gateway" and state.listen_fd is not None else ()
         log_path = settings.run_dir / "logs" / f"{name}.log"
         children[name] = Child(name, worker_command(name, state_path), log_path, fds)
-    return Supervisor(children, settings.run_dir, events, lambda: is_ready(url), on_ready)
+    return Supervisor(
+        children, settings.run_dir, events, lambda: is_ready(url), on_ready, stage=stage_of(settings)
+    )
+
+
+def stage_of(settings: Settings) -> Callable[[], str] | None:
+    """How to tell what an engine that is not ours is doing as it starts."""
+    engine = settings.engine
+    if engine.is_attached:
+        return lambda: f"the engine at {engine.url} is not ready"
+    if engine.kind == "vllm":
+        return lambda: f"vLLM: {stage(settings.run_dir / 'logs' / 'engine.log')}"
+    return None
 
 
 def clear_the_ground(settings: Settings, events: Events) -> None:

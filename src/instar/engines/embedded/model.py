@@ -169,12 +169,12 @@ def _made_ready(folder: Path, network: Any, device: torch.device, max_length: in
     except (TypeError, ValueError, NotImplementedError, AttributeError, IndexError, RuntimeError) as error:
         raise ModelError(
             f"The model in {folder} ({type(network).__name__}) does not fit the embedded engine: {error}. "
-            "Serve it with vLLM instead (engine.kind = url)."
+            "Serve it with vLLM instead (engine.kind = vllm)."
         ) from error
     if not off <= _TOLERANCE:
         raise ModelError(
             f"The model in {folder} gives other results in the embedded engine than in transformers (off by "
-            f"{off:.2f} standard deviations). Serve it with vLLM instead (engine.kind = url)."
+            f"{off:.2f} standard deviations). Serve it with vLLM instead (engine.kind = vllm)."
         )
     return model
 
