@@ -48,8 +48,11 @@ def in_short(turn: dict[str, Any]) -> tuple[str, Said]:
     return turn["question"], [(s["kind"], s["text"] or "") for s in turn["next_states"]]
 
 
-@pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    ("name", "named"),
+    # another answer to the very first message is a new conversation where nothing names the old one
+    [("three_turns_and_an_edit", True), ("three_turns_and_an_edit", False), ("regenerated", True)],
+)
 async def test_talks_are_told_from_what_it_does_for_itself(tmp_path: Path, name: str, named: bool) -> None:
     async with live_gateway(tmp_path, context_length=32_768) as live:
         await play(live, name, named=named)
