@@ -141,7 +141,10 @@ class Scheduler(threading.Thread):
         """Take waiting requests in, as far as streams and memory reach. Sleeps when there is nothing to do."""
         with self._changed:
             while not self._stopping:
-                while self._waiting and self._fits(self._waiting[0][2]):
+                while self._waiting:
+                    _, _, first = self._waiting[0]
+                    if not (self._fits(first) or self._make_way(first)):
+                        break
                     self._begin(heapq.heappop(self._waiting)[2])
                 if self._prefilling or self._decoding:
                     return True
@@ -157,6 +160,18 @@ class Scheduler(threading.Thread):
             return False
         used = sum(other.reserved for other in running)
         return used + job.reserved <= self._settings.max_cached_tokens
+
+    def _make_way(self, job: Job) -> bool:
+        """Prompts behind this one in priority give their memory back and wait anew, if it fits then."""
+        others = [o for o in self._prefilling if o.request.priority > job.request.priority]
+        used = sum(o.reserved for o in (*self._prefilling, *self._decoding) if o not in others)
+        if not others or used + job.reserved > self._settings.max_cached_tokens:
+            return False
+        for other in others:
+            self._end(other)  # what was computed of it may be found again
+            other.prompt_logprobs = None
+            heapq.heappush(self._waiting, (other.request.priority, next(self._order), other))
+        return self._fits(job)
 
     def _begin(self, job: Job) -> None:
         if job.cancelled:
