@@ -12,7 +12,7 @@ e, memory   all processes together, with four streams
 
 Arms take turns within a run, since a machine may be shared; ratios are made within a round. Figures go to
 bench/results/serve.json by part, and a table is printed with what is to be reached. `--quick` is a smoke run whose
-figures mean nothing; it is written beside the results.
+figures mean nothing; they go to bench/results/raw, which is not kept.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="starter", help="'starter' or a folder")
     parser.add_argument("--threads", type=int, default=1, help="compute threads of each engine")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="a smoke run, written beside the real results")
+    parser.add_argument("--quick", action="store_true", help="a smoke run; its figures mean nothing")
     parser.add_argument("--results", type=Path)
     options = parser.parse_args(arguments)
     letters = dict(zip("abcde", PARTS, strict=True))
@@ -93,7 +93,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     if options.quick:
         options.rounds = 1
     if options.results is None:
-        options.results = RESULTS.with_name("serve_quick.json") if options.quick else RESULTS
+        options.results = RESULTS.parent / "raw" / "serve_quick.json" if options.quick else RESULTS
     return options
 
 

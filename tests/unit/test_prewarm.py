@@ -80,6 +80,18 @@ async def test_engine_that_hangs_delays_a_version_no_longer_than_the_bound(house
     assert house.aborted == 1
 
 
+async def test_versions_that_come_faster_than_the_bound_are_served_all_the_same(house: House) -> None:
+    keeper = await started(house, limit_s=0.1)
+    house.gate.clear()
+    number = 0
+    while keeper.current == "base":
+        number += 1
+        house.activate(f"v{number}")
+        await keeper.poll()
+    assert number > 1
+    assert keeper.current == f"v{number}"
+
+
 async def test_zero_seconds_switch_it_off(house: House) -> None:
     keeper = await started(house, limit_s=0.0)
     house.activate("v1")

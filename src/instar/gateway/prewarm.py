@@ -50,15 +50,18 @@ class Prewarm:
         self._in_thread = in_thread
         self._version: str | None = None
         self._task: asyncio.Task[None] | None = None
+        self._deadline = 0.0  # by the loop's clock
 
     def begin(self, version: str) -> None:
-        """Start on this version, unless it was begun already. Another one's is broken off."""
-        if version == self._version:
+        """Start on this version, unless it was begun already. Another one's is broken off, and only what was left of
+        its time remains: were versions to come faster than the bound, none would ever serve."""
+        if version == self._version or not self._limit_s:
             return
+        if self._task is None or self._task.done():
+            self._deadline = asyncio.get_running_loop().time() + self._limit_s
         self.stop()
-        if self._limit_s:
-            self._version = version
-            self._task = asyncio.create_task(self._run(version))
+        self._version = version
+        self._task = asyncio.create_task(self._run(version))
 
     async def ended(self, within_s: float) -> bool:
         """Whether what was begun is over, well or badly; waits a moment for it."""
@@ -75,11 +78,11 @@ class Prewarm:
 
     async def _run(self, version: str) -> None:
         try:
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout_at(self._deadline):
                 for ids in await self._in_thread(self._in_use):
                     await self._prefill(version, ids)
         except TimeoutError:
-            log.info("prewarm_cut_short", version=version, after_s=self._limit_s)
+            log.info("prewarm_cut_short", version=version)
         except InstarError as error:
             log.info("prewarm_failed", version=version, problem=str(error))
 
