@@ -136,7 +136,7 @@ def test_hundred_swaps_under_32_streams_fail_nothing(tmp_path: Path, model: Path
 
     async def main(server: Server) -> tuple[list[Reply], list[Reply]]:
         to = endpoint(server)
-        before = await clients(to, STREAMS, after(60), texts, 48)
+        before = await clients(to, STREAMS, after(min(60.0, 2.0 * SWAPS)), texts, 48)
         swapping = asyncio.create_task(swaps(server, SWAPS))
         during = await clients(to, STREAMS, swapping.done, texts, 48)
         await swapping

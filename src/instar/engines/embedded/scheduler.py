@@ -152,9 +152,11 @@ class Scheduler(threading.Thread):
         return False
 
     def _fits(self, job: Job) -> bool:
+        return self._fits_beside(job, [*self._prefilling, *self._decoding])
+
+    def _fits_beside(self, job: Job, running: list[Job]) -> bool:
         if job.cancelled:
             return True
-        running = [*self._prefilling, *self._decoding]
         rivals = [other for other in running if other.request.priority <= job.request.priority]
         if len(rivals) >= self._settings.max_streams:
             return False
@@ -163,15 +165,15 @@ class Scheduler(threading.Thread):
 
     def _make_way(self, job: Job) -> bool:
         """Prompts behind this one in priority give their memory back and wait anew, if it fits then."""
-        others = [o for o in self._prefilling if o.request.priority > job.request.priority]
-        used = sum(o.reserved for o in (*self._prefilling, *self._decoding) if o not in others)
-        if not others or used + job.reserved > self._settings.max_cached_tokens:
+        behind = [other for other in self._prefilling if other.request.priority > job.request.priority]
+        staying = [other for other in (*self._prefilling, *self._decoding) if other not in behind]
+        if not behind or not self._fits_beside(job, staying):
             return False
-        for other in others:
+        for other in behind:
             self._end(other)  # what was computed of it may be found again
             other.prompt_logprobs = None
             heapq.heappush(self._waiting, (other.request.priority, next(self._order), other))
-        return self._fits(job)
+        return True
 
     def _begin(self, job: Job) -> None:
         if job.cancelled:
