@@ -46,8 +46,9 @@ def _added(plan: Plan, server: Server, texts: Texts) -> Figures:
 
     bodies: dict[str, Callable[[int], Body]] = {"gateway": said, "engine": sent}
     block(through, 2, 1, bodies["gateway"])
-    found: dict[str, list[dict[str, Any]]] = {str(count): [] for count in STREAMS}
-    for number, count in itertools.product(range(plan.rounds), STREAMS):
+    streams = (1, 4) if plan.is_quick else STREAMS
+    found: dict[str, list[dict[str, Any]]] = {str(count): [] for count in streams}
+    for number, count in itertools.product(range(plan.rounds), streams):
         requests = 2 if plan.is_quick else (10 if count == 1 else 3)
         row: dict[str, Any] = {}
         for to in (through, direct) if number % 2 else (direct, through):
@@ -81,7 +82,7 @@ async def _memory(plan: Plan, server: Server) -> Figures:
         for last in (warm_up, warm_up + sessions):
             plan.step(f"gateway: {last} sessions that are never closed")
             numbers = itertools.count(0 if last == warm_up else warm_up)
-            await asyncio.gather(*(client(last) for _ in range(32)))
+            await asyncio.gather(*(client(last) for _ in range(4 if plan.is_quick else 32)))
             sizes.append(pss_bytes(pid))
     return {"sessions": sessions, "before_mb": sizes[0] / 1e6, "after_mb": sizes[1] / 1e6}
 

@@ -107,12 +107,14 @@ async def stream_block(
 ) -> list[Reply]:
     """`streams` clients side by side, each with `requests` answers one after the other. `body` gets a number that no
     other request of the block has."""
+    # made beforehand: to tokenise a text for one client would hold up what the others are about to read
+    bodies = [[body(number * requests + turn) for turn in range(requests)] for number in range(streams)]
     async with session() as http:
 
-        async def client(number: int) -> list[Reply]:
-            return [await ask(http, to, body(number * requests + turn), **more) for turn in range(requests)]
+        async def client(mine: list[Body]) -> list[Reply]:
+            return [await ask(http, to, one, **more) for one in mine]
 
-        return [reply for replies in await asyncio.gather(*map(client, range(streams))) for reply in replies]
+        return [reply for replies in await asyncio.gather(*map(client, bodies)) for reply in replies]
 
 
 def block(to: Endpoint, streams: int, requests: int, body: Callable[[int], Body], **more: Any) -> list[Reply]:

@@ -81,7 +81,7 @@ def summary(cells: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, di
 def rows(found: Figures) -> list[Row]:
     lines: list[Row] = []
     for name, line in found["summary"].items():
-        mine, note = line[OURS], ""
+        mine = line[OURS]
         lines.append(
             Row(f"ours: {name}", mine["tokens_per_s"], unit=" tok/s", note=f"first {mine['first_ms']:.0f} ms")
         )
