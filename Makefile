@@ -18,7 +18,7 @@ SERVE_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients lint soak soak-protocol soak-vllm bench-first-light bench-judge bench-decode bench-learn bench-learn-full model docs clean
+.PHONY: help serve test test-clients lint soak soak-protocol soak-engine soak-vllm bench-first-light bench-judge bench-decode bench-serve bench-learn bench-learn-full model docs clean
 
 help:  ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ soak: $(DEV_STAMP) model  ## the long and full-size checks
 soak-protocol: $(DEV_STAMP)  ## those of them about HTTP: slow clients, overload, 10,000 generated requests; an hour
 	$(BIN)/python -m pytest -m "soak and protocol" -s --timeout 7200
 
+soak-engine: $(DEV_STAMP) model  ## those of them about the engine: swaps under load, cancelling, memory; an hour
+	$(BIN)/python -m pytest -m "soak and engine" -s --timeout 7200
+
 soak-vllm: $(DEV_STAMP) model  ## those against the real vLLM: its CPU build, 3 GB, goes into an environment of its own
 	$(BIN)/python -m tests.kit.vllm_env $(VLLM_VENV) $(TORCH_INDEX)
 	TEST_VLLM=$(VLLM_VENV)/bin/vllm $(BIN)/python -m pytest -m vllm --timeout 3600
@@ -60,6 +63,9 @@ bench-judge: $(DEV_STAMP)  ## how well reactions are read, by judge, language an
 
 bench-decode: $(DEV_STAMP) model  ## tokens a second on this processor: transformers, torch, native; some minutes
 	$(BIN)/python -m bench.decode $(ARGS)
+
+bench-serve: $(DEV_STAMP) model  ## how fast it serves, what learning costs those who chat; half an hour. ARGS="--vllm PATH"
+	$(BIN)/python -m bench.serve $(ARGS)
 
 bench-learn: $(DEV_STAMP) model  ## what it learns from simulated users, and at what price; a quarter of an hour
 	$(BIN)/python -m bench.learn --short $(ARGS)

@@ -50,7 +50,7 @@ class Results:
         cell = run()
         facts = {"plan": plan, "source": self._source, "machine": machine(), "began": began}
         cell.update(facts, load_before=load, load_after=os.getloadavg())
-        _write(place, cell)
+        write_json(place, cell)
         return cell
 
     def merge(self, arm: str, cells: list[dict[str, Any]], figures: dict[str, Any]) -> None:
@@ -59,10 +59,11 @@ class Results:
         about = ("plan", "source", "machine", "began", "load_before", "load_after", "wall_s")
         runs = [{name: cell.get(name) for name in about} for cell in cells]
         document["arms"][arm] = {"figures": figures, "runs": runs}
-        _write(self.path, document)
+        write_json(self.path, document)
 
 
-def _write(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Atomically: a file is whole or was not written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
     draft.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -139,6 +139,30 @@ def percentile(values: Sequence[float], q: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
+def bootstrap_percentile_ratio(
+    after: Sequence[Sequence[float]],
+    before: Sequence[Sequence[float]],
+    q: float,
+    *,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """The q-th percentile of all values of `after` by that of `before`, with a two-sided 95 % interval. Values of one
+    block resemble each other: whole blocks are drawn with replacement, of each side for itself. Needs a value."""
+    generator = np.random.default_rng(seed)
+
+    def drawn(blocks: Sequence[Sequence[float]]) -> Any:
+        arrays = [np.asarray(block) for block in blocks]
+        picks = generator.integers(len(arrays), size=(draws, len(arrays)))
+        return np.array([np.percentile(np.concatenate([arrays[i] for i in pick]), q) for pick in picks])
+
+    ratios = np.sort(drawn(after) / drawn(before))
+    flat_after, flat_before = ([v for block in blocks for v in block] for blocks in (after, before))
+    value = percentile(flat_after, q) / percentile(flat_before, q)
+    low, high = float(ratios[int(0.025 * draws)]), float(ratios[int(0.975 * draws)])
+    return round(value, 4), round(low, 4), round(high, 4)
+
+
 def summary(values: Sequence[float]) -> dict[str, float | int | None]:
     """Count, mean, median, 95th percentile, largest; None where there is nothing."""
     if not values:

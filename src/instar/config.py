@@ -87,6 +87,12 @@ class EngineSettings(Group):
     max_cached_tokens: int = Field(
         32_768, ge=64, description="tokens of all answers together that the embedded engine holds in memory"
     )
+    prewarm_s: float = Field(
+        60.0,
+        ge=0,
+        description="longest that a new version waits until the conversations in use are computed under it, in the "
+        "time that answers leave; 0: it serves at once, and their next turns start slowly",
+    )
     native: Literal["auto", "on", "off"] = Field(
         "auto",
         description="decode steps in C++, built at the first start: 'auto' (where it can be), 'on' (or refuse to "

@@ -134,6 +134,12 @@ class Store(Ratings, Protocol):
         """The newest turns of these sessions, whatever became of them, newest first."""
         ...
 
+    def ids_in_use(self, since: float, limit: int) -> list[list[int]]:
+        """Prompt and answer ids of the newest turn of each session whose last turn ended at `since` or later (seconds
+        of the epoch), newest first, for at most `limit` sessions. Side turns and those that named their version do
+        not count: neither tells what the next turn under the active version begins with."""
+        ...
+
     def children(self, turn_id: str) -> list[Turn]:
         """Turns that continue this one's answer, newest first."""
         ...

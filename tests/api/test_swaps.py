@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from instar.config import EngineSettings
 from instar.errors import EngineError
+from instar.gateway.prewarm import PRIORITY
 from tests.kit.live_gateway import Live, live_gateway
 
 
@@ -71,6 +73,29 @@ async def test_many_swaps_under_load_fail_nothing_and_keep_memory_bounded(live: 
     assert len({a.headers["x-instar-version"] for a in answers}) > 2
     await asyncio.sleep(0.6)
     assert len(live.engine.versions - {"base"}) <= live.settings.engine.max_loras
+
+
+async def test_conversation_in_use_is_computed_under_a_new_version_and_is_no_turn(live: Live) -> None:
+    first = await live.ask("hi")
+    live.publish("v1")
+    live.store.activate("v1", "trained")
+    await until_served(live, "v1")
+    assert live.engine.asked == [("base", 0), ("v1", PRIORITY)]
+    answer = first.json()["choices"][0]["message"]["content"]
+    prompt, computed = live.engine.prompts
+    assert live.engine.chat.decode(computed) == live.engine.chat.decode(prompt) + answer
+    assert [turn["id"] for turn in await live.turns()] == [first.json()["id"]]
+
+
+async def test_engine_that_hangs_keeps_no_version_from_serving(tmp_path: Path) -> None:
+    async with live_gateway(tmp_path, engine=EngineSettings(prewarm_s=0.2)) as live:
+        await live.ask("hi")
+        live.engine.prefill = asyncio.Event()
+        live.publish("v1")
+        live.store.activate("v1", "trained")
+        await until_served(live, "v1")
+        live.engine.prefill = None
+        assert (await live.ask("hi again")).headers["x-instar-version"] == "v1"
 
 
 async def test_version_in_use_is_not_unloaded(live: Live) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,39 @@ async def test_chat_is_admitted_before_the_judge(small: Endpoint) -> None:
     await asyncio.gather(*tasks)
     await client.close()
     assert order == ["chat", "judge"]
+
+
+async def test_prompt_behind_a_chat_in_priority_gives_its_memory_back(
+    small: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a chat would wait until a long conversation is computed that nobody asked for yet."""
+    client = HttpEngine(small.url, BASE, [])
+    begun, go_on = threading.Event(), threading.Event()
+    prefill = Model.prefill
+
+    def held(self: Model, *given: Any, **more: Any) -> Any:
+        begun.set()
+        go_on.wait(30)
+        return prefill(self, *given, **more)
+
+    monkeypatch.setattr(Model, "prefill", held)
+    order: list[str] = []
+
+    async def ask(name: str, length: int, priority: int) -> list[int]:
+        chunks = client.sample(BASE, [40] * length, Sampling(max_tokens=5, temperature=0), priority=priority)
+        ids = ids_of([chunk async for chunk in chunks])
+        order.append(name)
+        return ids
+
+    early = asyncio.create_task(ask("early", 80, 100))
+    await eventually(begun.is_set)
+    chat = asyncio.create_task(ask("chat", 60, 0))
+    await eventually(lambda: bool(small.server.backend._scheduler._waiting))  # type: ignore[attr-defined]
+    go_on.set()
+    await asyncio.gather(early, chat)
+    assert order == ["chat", "early"]
+    assert await ask("alone", 80, 0) == await early
+    await client.close()
 
 
 async def test_chat_is_answered_as_if_no_judge_were_at_work(

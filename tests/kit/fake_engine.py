@@ -32,6 +32,7 @@ class FakeEngine:
         self.prefill: asyncio.Event | None = None  # sampling waits for it before the first token
         self.prompts: list[list[int]] = []
         self.samplings: list[Sampling] = []
+        self.asked: list[tuple[str, int]] = []  # version and priority
         self.tells_forced = (
             True  # under a grammar, of every second token; the script is not held to the grammar
         )
@@ -50,6 +51,7 @@ class FakeEngine:
             raise EngineError(f"no adapter {version}", status=404)
         self.prompts.append(list(prompt_ids))
         self.samplings.append(sampling)
+        self.asked.append((version, priority))
         text = self.script(version, self.chat.decode(prompt_ids))
         ids = self.chat.encode_answer(text)
         cut = len(ids) > sampling.max_tokens

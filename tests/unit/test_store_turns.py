@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -197,3 +198,20 @@ def test_feedback_for_an_unknown_turn_is_refused(scene: Scene) -> None:
 def _count_pieces(scene: Scene) -> int:
     with scene.store._db.reading() as conn:
         return conn.execute(select(func.count()).select_from(pieces)).scalar_one()
+
+
+def test_sessions_in_use_are_told_by_their_newest_turn(scene: Scene) -> None:
+    def ended(turn_id: str, at: float, **changes: Any) -> None:
+        outcome = {"prompt_ids": [1, 2], "response_ids": [int(turn_id)], "closed_at": at}
+        scene.answered(turn_id, outcome=outcome, **changes)
+
+    ended("1", 400.0, session_id="long ago")
+    ended("2", 500.0, session_id="talk")
+    ended("3", 600.0, session_id="talk", kind=Kind.TOOL_STEP)
+    ended("4", 700.0, session_id="other")
+    ended("5", 800.0, session_id="title", kind=Kind.SIDE)
+    ended("6", 800.0, session_id="comparison", pinned=True)
+    scene.store.open_turns([make_turn("7", session_id="talk")], [])
+    assert scene.store.ids_in_use(500.0, 10) == [[1, 2, 4], [1, 2, 3]]
+    assert scene.store.ids_in_use(500.0, 1) == [[1, 2, 4]]
+    assert scene.store.ids_in_use(701.0, 10) == []

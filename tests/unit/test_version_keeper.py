@@ -3,83 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from instar.errors import ArtifactError, EngineError, EngineUnavailable, RequestError, StoreError
+from instar.errors import EngineError, EngineUnavailable, RequestError, StoreError
 from instar.gateway import versions
 from instar.gateway.versions import VersionKeeper
-from instar.records import Activation, Decision, Manifest
-
-SHA256 = "0" * 64
-
-
-class House:
-    """Store, registry and engine at once: all that a keeper sees, as plain attributes."""
-
-    def __init__(self) -> None:
-        self.active = "base"
-        self.history: list[str] = []
-        self.damaged: set[str] = set()
-        self.read: Counter[str] = Counter()
-        self.held: set[str] = set()
-        self.is_up = True
-        self.store_error: StoreError | None = None
-        self.load_error: EngineError | None = None
-
-    # ── store
-    def active_version(self) -> str:
-        if self.store_error:
-            raise self.store_error
-        return self.active
-
-    def decisions(self) -> list[Decision]:
-        return []
-
-    def activations(self, limit: int = 100) -> list[Activation]:
-        return [Activation(version, "test", 1.0) for version in self.history]
-
-    def activate(self, version: str) -> None:
-        self.active = version
-        self.history.insert(0, version)
-
-    # ── registry
-    def manifest(self, version: str) -> Manifest:
-        return Manifest(version, "base", 1.0, f"update_{version}", "tiny", SHA256, {}, [], {}, {}, {}, {})
-
-    def verify(self, version: str) -> Path:
-        self.read[version] += 1
-        if version in self.damaged:
-            raise ArtifactError(f"{version} is damaged.")
-        return Path("/versions") / version
-
-    # ── engine
-    async def load(self, version: str, adapter_dir: Path) -> None:
-        self._answer()
-        if self.load_error:
-            raise self.load_error
-        self.held.add(version)
-
-    async def unload(self, version: str) -> None:
-        self.held.discard(version)
-
-    async def loaded(self) -> set[str]:
-        self._answer()
-        return {*self.held, "base"}
-
-    async def healthy(self) -> bool:
-        return self.is_up
-
-    def _answer(self) -> None:
-        if not self.is_up:
-            raise EngineUnavailable("nobody listens")
-
-    def restart_engine(self) -> None:
-        self.held.clear()
+from tests.kit.version_house import House, keeper_of
 
 
 @pytest.fixture
@@ -89,12 +19,7 @@ def house() -> House:
 
 @pytest.fixture
 def keeper(house: House) -> VersionKeeper:
-    anything: Any = house
-
-    async def at_once(call: Callable[..., Any], *given: Any) -> Any:
-        return call(*given)
-
-    return VersionKeeper(anything, anything, anything, base_sha256=SHA256, max_loaded=4, in_thread=at_once)
+    return keeper_of(house)
 
 
 async def polls(keeper: VersionKeeper, times: int = versions.CHECK_ENGINE_EVERY) -> None:

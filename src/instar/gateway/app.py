@@ -22,6 +22,7 @@ from instar.gateway.inspect import InspectApi
 from instar.gateway.keys import KeyRing
 from instar.gateway.messages.api import MessagesApi
 from instar.gateway.openapi import document
+from instar.gateway.prewarm import Prewarm
 from instar.gateway.responses.api import ResponsesApi
 from instar.gateway.versions import VersionKeeper
 from instar.gateway.versions_api import VersionsApi
@@ -57,8 +58,15 @@ def build_app(
     """Everything is handed in; nothing is found. The engine is closed when the application ends."""
     proxy_key = settings.proxy_key
     keys = KeyRing.of(api_key, proxy_key.get_secret_value() if proxy_key else None)
+    prewarm = Prewarm(
+        store,
+        engine,
+        clock,
+        limit_s=settings.engine.prewarm_s,
+        max_tokens=settings.engine.max_cached_tokens // 2,
+    )
     versions = VersionKeeper(
-        store, registry, engine, base_sha256=base_sha256, max_loaded=settings.engine.max_loras
+        store, registry, engine, prewarm, base_sha256=base_sha256, max_loaded=settings.engine.max_loras
     )
     serve_turn = ServeTurn(store, engine, chat, versions, clock)
 

@@ -1,7 +1,9 @@
 """Keeps what the engine serves in step with what the store says is active.
 
 A swap loads the new adapter beside the old one, then new requests take the new one; the old one is unloaded when its
-last request has ended. So no request waits for a swap, fails by it, or is served by two versions.
+last request has ended. So no request waits for a swap, fails by it, or is served by two versions. A version that the
+store says is active serves once the conversations in use were computed under it (prewarm.py); one that a person asks
+for serves at once, and that comes after.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import structlog
 
 from instar.errors import ArtifactError, EngineError, EngineUnavailable, InstarError, RequestError
 from instar.flow.story import is_rejected
+from instar.gateway.prewarm import Prewarm
 from instar.ports import Engine, Registry, Store
 from instar.records import BASE, Fate
 
@@ -37,6 +40,7 @@ class VersionKeeper:
         store: Store,
         registry: Registry,
         engine: Engine,
+        prewarm: Prewarm,
         *,
         base_sha256: str,
         max_loaded: int,
@@ -45,6 +49,7 @@ class VersionKeeper:
         self._store = store
         self._registry = registry
         self._engine = engine
+        self._prewarm = prewarm
         self._base_sha256 = base_sha256
         self._max_loaded = max_loaded
         self._in_thread = in_thread
@@ -126,12 +131,16 @@ class VersionKeeper:
             await self._load(version)
         await self._in_thread(lambda: self._store.decide(about or version, fate, reason, activate=version))
         self._serve(version)
+        self._prewarm.begin(version)  # who takes a version back must not wait for this
 
     async def run(self) -> None:
         """Follow the store for ever."""
-        while True:
-            await self.poll()
-            await asyncio.sleep(POLL_S)
+        try:
+            while True:
+                await self.poll()
+                await asyncio.sleep(POLL_S)
+        finally:
+            self._prewarm.stop()
 
     async def poll(self) -> None:
         """One look; a failure leaves everything as it was and is shown as `problem` until all is well again."""
@@ -160,10 +169,18 @@ class VersionKeeper:
                 raise
             await self._fall_back(active, error)
             return active
-        self._note(None)
-        self._serve(active)
-        await self._retire()
+        if await self._is_warm(active) and await self._in_thread(self._store.active_version) == active:
+            self._note(None)
+            self._serve(active)
+            await self._retire()
         return active
+
+    async def _is_warm(self, version: str) -> bool:
+        """Whether it may serve. If not yet, the next poll asks again: until then another one may be chosen."""
+        if self.current is None:
+            return True
+        self._prewarm.begin(version)
+        return await self._prewarm.ended(within_s=POLL_S)
 
     def _is_put_off(self, active: str) -> bool:
         return self.current is not None and active == self._unservable and self._polls < self._retry_at
@@ -267,6 +284,7 @@ class VersionKeeper:
         if version != self.current:
             log.info("version_served", version=version, before=self.current)
         self.current = version
+        self._prewarm.stop()
 
     def _note(self, problem: str | None) -> None:
         if problem and problem != self.problem:

@@ -89,6 +89,13 @@ def read_turns(conn: Connection, rows: Iterable[AnyRow]) -> list[Turn]:
     ]
 
 
+def read_ids(conn: Connection, rows: Iterable[AnyRow]) -> list[list[int]]:
+    """Prompt and response ids of each row, one behind the other."""
+    found = list(rows)
+    whole = Assembler(fetch(conn, [row.prompt_hashes or b"" for row in found]))
+    return [whole.ids(row.prompt_hashes) + unpack_ids(row.response_ids) for row in found]
+
+
 def _turn(row: AnyRow, messages: list[Message], tools: list[Any], prompt_ids: list[int]) -> Turn:
     return Turn(
         **{name: getattr(row, name) for name in _AS_THEY_ARE},

@@ -10,16 +10,21 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from instar.errors import StoreError
-from instar.records import NextKind, NextState, Turn, TurnOutcome, TurnStatus
+from instar.records import Kind, NextKind, NextState, Turn, TurnOutcome, TurnStatus
 from instar.store.base import Base
-from instar.store.columns import dumps
+from instar.store.columns import AnyRow, dumps
 from instar.store.engine import insert_new
 from instar.store.facts import refresh
 from instar.store.pieces import keep
-from instar.store.rows import light_columns, read_light_turns, read_turns, sampled_row, turn_row
+from instar.store.rows import light_columns, read_ids, read_light_turns, read_turns, sampled_row, turn_row
 from instar.store.schema import next_states, reservations, turns, uses
 
 _HASHES_PER_QUERY = 1000
+_NEWEST_OF_ALL = 256
+"""Turns that are looked through for those of sessions in use."""
+_SCANNED = [turns.c[name] for name in (
+    "session_id", "status", "kind", "pinned", "closed_at", "prompt_hashes", "response_ids",
+)]  # fmt: skip
 _NEWEST = 64
 """Turns of a session that are looked through for those of one key."""
 
@@ -92,6 +97,16 @@ class Turns(Base):
         inner = select(turns.c.seq).where(turns.c.session_id.in_(session_ids))
         newest = inner.order_by(turns.c.seq.desc()).limit(_NEWEST)
         return self._light(turns.c.seq.in_(newest) & (turns.c.key_id == key_id))[::-1][:limit]
+
+    def ids_in_use(self, since: float, limit: int) -> list[list[int]]:
+        newest = select(*_SCANNED).order_by(turns.c.seq.desc()).limit(_NEWEST_OF_ALL)
+        with self._db.reading() as conn:
+            last: dict[str, AnyRow] = {}
+            for row in conn.execute(newest):
+                is_plain = row.status == TurnStatus.DONE and row.kind != Kind.SIDE and not row.pinned
+                if is_plain and (row.closed_at or 0) >= since and len(last) < limit:
+                    last.setdefault(row.session_id, row)
+            return read_ids(conn, last.values())
 
     def children(self, turn_id: str) -> list[Turn]:
         return self._light(turns.c.parent_id == turn_id)[::-1]

@@ -141,7 +141,10 @@ class Scheduler(threading.Thread):
         """Take waiting requests in, as far as streams and memory reach. Sleeps when there is nothing to do."""
         with self._changed:
             while not self._stopping:
-                while self._waiting and self._fits(self._waiting[0][2]):
+                while self._waiting:
+                    _, _, first = self._waiting[0]
+                    if not (self._fits(first) or self._make_way(first)):
+                        break
                     self._begin(heapq.heappop(self._waiting)[2])
                 if self._prefilling or self._decoding:
                     return True
@@ -149,14 +152,28 @@ class Scheduler(threading.Thread):
         return False
 
     def _fits(self, job: Job) -> bool:
+        return self._fits_beside(job, [*self._prefilling, *self._decoding])
+
+    def _fits_beside(self, job: Job, running: list[Job]) -> bool:
         if job.cancelled:
             return True
-        running = [*self._prefilling, *self._decoding]
         rivals = [other for other in running if other.request.priority <= job.request.priority]
         if len(rivals) >= self._settings.max_streams:
             return False
         used = sum(other.reserved for other in running)
         return used + job.reserved <= self._settings.max_cached_tokens
+
+    def _make_way(self, job: Job) -> bool:
+        """Prompts behind this one in priority give their memory back and wait anew, if it fits then."""
+        behind = [other for other in self._prefilling if other.request.priority > job.request.priority]
+        staying = [other for other in (*self._prefilling, *self._decoding) if other not in behind]
+        if not behind or not self._fits_beside(job, staying):
+            return False
+        for other in behind:
+            self._end(other)  # what was computed of it may be found again
+            other.prompt_logprobs = None
+            heapq.heappush(self._waiting, (other.request.priority, next(self._order), other))
+        return True
 
     def _begin(self, job: Job) -> None:
         if job.cancelled:

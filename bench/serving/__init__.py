@@ -1,0 +1,1 @@
+"""The parts of `bench.serve`: what serving costs, and what learning costs serving."""
