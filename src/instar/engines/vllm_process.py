@@ -33,6 +33,7 @@ SILENCE_S = 60.0
 """Without a sign of health after which a vLLM that was healthy is ended, so that it is started again."""
 STOP_S = 4.0
 """Time for a clean end; less than the supervisor and the lifeline leave us."""
+STARTING = "starting vLLM"
 log = structlog.get_logger("instar.engine")
 
 INSTALL = (
@@ -153,7 +154,7 @@ def run(
     machine = Machine.this()
     program = find_program(settings.program)
     words = command(program, model_dir, host, port, settings, machine, update_mib)
-    log.info("starting vLLM", command=words)
+    log.info(STARTING, command=words)
     told = _Told()
     before = log_path.stat().st_size if log_path.exists() else 0
     process = subprocess.Popen(
@@ -260,8 +261,9 @@ def reason_in(text: str, width: int = 300) -> str:
 def stage(log_path: Path, width: int = 100, window_bytes: int = 8192) -> str:
     """What it is doing as it starts, as its last line tells."""
     size = log_path.stat().st_size if log_path.exists() else 0
-    lines = [plain(line).strip() for line in _since(log_path, max(0, size - window_bytes)).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("{", "─", "█", "▄"))]
+    *_, text = _since(log_path, max(0, size - window_bytes)).rpartition(STARTING)  # not of an earlier start
+    lines = [plain(line).strip() for line in text.splitlines()]
+    told = [line for line in lines if line and not line.startswith(("{", '"', "─", "█", "▄"))]
     return told[-1][:width] if told else "no word yet"
 
 
