@@ -51,7 +51,7 @@ def proxy(request: pytest.FixtureRequest) -> tuple[Behind, Path]:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with scripted_gateway(tmp_path_factory.mktemp("behind"), ping_s=0.2) as gateway:
+    with scripted_gateway(tmp_path_factory.mktemp("behind")) as gateway:
         yield gateway
 
 
@@ -79,7 +79,7 @@ def test_key_session_and_answer_pass_both_ways(place: Place) -> None:
 
 
 def test_pieces_come_while_the_answer_is_made_and_a_client_that_leaves_ends_it(place: Place) -> None:
-    """The engine never goes on after its second token: what arrives was held back by nobody."""
+    """The engine never goes on after its second token, and no empty pieces push it out of a buffer (`ping_s`)."""
     aborted = place.gateway.engine.aborted
     place.gateway.engine.fail(Failure.HANG, after=2)
     chunks = place.chunks()
@@ -108,15 +108,18 @@ def test_long_conversations_pass_and_endless_ones_do_not(place: Place) -> None:
 
 
 def test_long_waits_stay_alive(
-    gateway: Gateway, proxy: tuple[Behind, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    proxy: tuple[Behind, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The prompt takes three seconds; nginx, which has such a limit, gives up after one of silence."""
     behind, program = proxy
     impatient = {"proxy_read_timeout 600s": "proxy_read_timeout 1s"} if behind is behind_nginx else {}
     monkeypatch.setattr("instar.gateway.turns.PATIENCE_S", 0.01)
-    monkeypatch.setattr(gateway.engine, "first_token_s", 3.0)
-    with behind(program, tmp_path / "home", gateway.url, impatient) as http:
+    with (
+        scripted_gateway(tmp_path, ping_s=0.2) as gateway,
+        behind(program, tmp_path / "home", gateway.url, impatient) as http,
+    ):
         http.headers.update(gateway.headers)
+        gateway.engine.first_token_s = 3.0
         chunks = list(Place(gateway, http).chunks())
     assert chunks[-1]["choices"][0]["finish_reason"]
     assert [said(chunk) for chunk in chunks[:4]] == [""] * 4, "what kept it alive"
