@@ -752,6 +752,14 @@ def test_when_nothing_pleases_any_more_it_does_not_walk_back_from_version_to_ver
     assert "v2" in line(bench.store.active_version(), bench.store.parents())
 
 
+def test_after_such_a_rollback_older_praise_counts_no_more(tmp_path: Path) -> None:
+    """Else what is learned from there on would be held against the praise of older days, for ever."""
+    bench = learning(tmp_path)
+    talk(bench, 44, good_until_v2, "t")
+    reports = talk(bench, 28, lambda version, number: mostly(version, number) == (version == "v2"), "u")
+    assert [(r.did, r.version) for r in reports] == [("proposed", f"v{n}") for n in (6, 7, 8, 9)]
+
+
 def test_a_version_that_a_person_wanted_and_what_it_came_from_is_left_alone(tmp_path: Path) -> None:
     bench = learning(tmp_path)
     talk(bench, 40, good_until_v2, "t")
