@@ -89,6 +89,7 @@ def test_more_adapters_than_fit_are_refused(engine: Endpoint) -> None:
     assert engine.load("more", engine.tmp / "more").status_code == 200
 
 
+@pytest.mark.ours  # in vLLM a row's rounding depends on its batch: see test_vllm.py
 async def test_versions_side_by_side_answer_as_if_alone(engine: Endpoint, client: HttpEngine) -> None:
     for number in (1, 2):
         await client.load(f"v{number}", write_adapter(engine.tmp / f"v{number}", number))
@@ -210,4 +211,4 @@ def test_damaged_adapter_is_refused_and_serving_goes_on(
 
 @pytest.mark.parametrize("path", ["relative/dir", "/no/such/folder"])
 def test_adapter_path_must_be_a_folder(engine: Endpoint, path: str) -> None:
-    assert engine.load("v1", Path(path)).status_code == 400
+    assert engine.load("v1", Path(path)).status_code in (400, 404)  # vLLM: nothing found there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -37,26 +38,49 @@ def running(engine: Endpoint) -> float:
     return sum(map(float, found))
 
 
+def tokens_made(engine: Endpoint) -> float:
+    text = httpx.get(engine.url + "/metrics", timeout=30).text
+    (made,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", text, re.MULTILINE)
+    return float(made)
+
+
+async def test_versions_side_by_side_answer_nearly_as_if_alone(engine: Endpoint, client: HttpEngine) -> None:
+    """Rounding depends on the batch here; what the adapters do is far more."""
+    for number in (1, 2):
+        await client.load(f"v{number}", write_adapter(engine.tmp / f"v{number}", number))
+    plan = [(version, [50 + i, 51, 52, 60]) for i in range(4) for version in (BASE, "v1", "v2")]
+    look = Sampling(max_tokens=1, temperature=0, top_logprobs=5)
+
+    async def likeliest(version: str, prompt: list[int]) -> dict[int, float]:
+        (chunk,) = await gather_answer(client, version, prompt, look)
+        return dict((chunk.top or [])[0])
+
+    alone = [await likeliest(*asked) for asked in plan]
+    together = await asyncio.gather(*(likeliest(*asked) for asked in plan))
+    for one, mixed in zip(alone, together, strict=True):
+        assert len(one.keys() & mixed.keys()) >= 4
+        assert all(mixed[i] == pytest.approx(one[i], abs=0.1) for i in one.keys() & mixed.keys())
+    base, first, second = (set(found) for found in alone[:3])
+    assert len(base & first) < 4
+    assert len(first & second) < 4
+    for name in ("v1", "v2"):
+        await client.unload(name)
+
+
 async def test_who_leaves_is_not_computed_for_any_longer(engine: Endpoint) -> None:
-    client = HttpEngine(engine.url, BASE, [])
+    client, before = HttpEngine(engine.url, BASE, []), tokens_made(engine)
     answer = client.sample(BASE, PROMPT, Sampling(max_tokens=CONTEXT - 10, temperature=0))
     seen = len((await anext(answer)).ids)
     await answer.aclose()
     await eventually(lambda: running(engine) == 0)
-    told = httpx.get(engine.url + "/metrics", timeout=30).text
-    aborted = re.search(
-        r'^vllm:request_success_total\{.*finished_reason="abort".*\} (\S+)$', told, re.MULTILINE
-    )
-    assert aborted, "vLLM counts no request that was given up"
-    assert float(aborted[1]) >= 1
     assert seen < CONTEXT - 10
+    assert tokens_made(engine) < before + CONTEXT - 10
     await client.close()
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-async def test_a_schema_is_obeyed(client: HttpEngine, temperature: float) -> None:
+async def test_a_schema_is_obeyed(client: HttpEngine) -> None:
     for seed in range(3):
-        sampling = Sampling(300, temperature=temperature, seed=seed, grammar={"json": SCHEMA})
+        sampling = Sampling(300, temperature=1.0, seed=seed, grammar={"json": SCHEMA})
         chunks = await gather_answer(client, BASE, [9, seed + 3], sampling)
         assert chunks[-1].finish_reason == "stop"
         text = text_of(ids_of(chunks))
@@ -84,10 +108,17 @@ async def test_the_judges_low_priority_is_taken(client: HttpEngine) -> None:
     assert ids_of(chunks)
 
 
-async def test_what_does_not_fit_is_refused_with_the_bound_in_words(client: HttpEngine) -> None:
+async def test_a_prompt_that_does_not_fit_is_refused_with_the_bound_in_words(client: HttpEngine) -> None:
     with pytest.raises(EngineError, match=str(CONTEXT)) as caught:
-        await gather_answer(client, BASE, [9] * (CONTEXT - 2), Sampling(max_tokens=8))
+        await gather_answer(client, BASE, [9] * (CONTEXT + 8), Sampling(max_tokens=8))
     assert caught.value.status == 400
+
+
+async def test_an_answer_that_does_not_fit_is_cut_at_the_bound(client: HttpEngine) -> None:
+    """Ours refuses it; the gateway never asks for more than there is room for."""
+    chunks = await gather_answer(client, BASE, [9] * (CONTEXT - 2), Sampling(max_tokens=8))
+    assert chunks[-1].finish_reason == "length"
+    assert len(ids_of(chunks)) <= 2
 
 
 SERVED_ALL_THE_SAME = {"half of a pair", "unknown tensor", "another rank", "not lora"}
