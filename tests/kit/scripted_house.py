@@ -98,7 +98,8 @@ class Scripted:
         text = self._tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
         parts = [part.partition("\n") for part in text.split("<|im_start|>")[1:-1]]
         messages = [(role, said.partition("<|im_end|>")[0]) for role, _, said in parts]
-        return Asked([m for m in messages if not m[1].startswith(INTERNAL)], request.model)
+        version = request.model.partition("-")[0]  # an engine that may be shared knows it by its content, too
+        return Asked([m for m in messages if not m[1].startswith(INTERNAL)], version)
 
 
 @dataclass
