@@ -67,8 +67,8 @@ def _tool(name: str, says: str, *names: str) -> dict[str, Any]:
 
 
 TOOLS = [
+    _tool("read_file", "Read what is in a file", "path"),
     _tool("write_file", "Write a text into a file", "path", "text"),
-    _tool("read_file", "Read a file", "path"),
 ]
 
 
