@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -22,13 +23,24 @@ class Documents(Base):
 
     def get_state(self, name: str) -> dict[str, Any] | None:
         with self._db.reading() as conn:
-            query = select(documents.c.value).where(documents.c.name == name)
-            found: dict[str, Any] | None = conn.execute(query).scalar()
-            return found
+            return read_document(conn, name)
 
     def put_state(self, name: str, value: dict[str, Any]) -> None:
         with self._db.writing() as conn:
             put_document(conn, name, value)
+
+
+def read_document(conn: Connection, name: str) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = conn.execute(
+        select(documents.c.value).where(documents.c.name == name)
+    ).scalar()
+    return found
+
+
+def put_documents(conn: Connection, values: Mapping[str, dict[str, Any]]) -> None:
+    """`values` by name."""
+    for name, value in values.items():
+        put_document(conn, name, value)
 
 
 def put_document(conn: Connection, name: str, value: dict[str, Any]) -> None:

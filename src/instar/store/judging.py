@@ -13,8 +13,7 @@ from instar.records import JudgeItem, Judgement
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
 from instar.store.engine import put_row
-from instar.store.facts import POISON as POISON
-from instar.store.facts import refresh
+from instar.store.facts import POISON, refresh
 from instar.store.rows import next_state, read_turns
 from instar.store.schema import judgements, leases, next_states, turns
 from instar.store.steady import Instant

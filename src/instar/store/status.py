@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from instar.content import plain_text
 from instar.records import EXPLICIT, Activation, NextKind, Source, TurnStatus
 from instar.store.base import Base
 from instar.store.columns import AnyRow, AnySelect
-from instar.store.decisions import active_version
+from instar.store.decisions import active_version, add_activation
 from instar.store.judging import count_unjudged
 from instar.store.rows import questions
 from instar.store.schema import RATED, activations, judgements, next_states, turns, updates, uses
@@ -77,7 +77,7 @@ class Status(Base):
             if conn.execute(_being_answered(now).where(turns.c.seq == last)).first():
                 return now
             found = [conn.execute(query).scalar() for query in newest]
-        return min((at for at in found if at is not None), key=lambda at: abs(now - at), default=None)
+        return _nearest(found, now)
 
     def last_served_at(self) -> float | None:
         ended = select(turns.c.closed_at).order_by(turns.c.seq.desc()).limit(_NEWEST)
@@ -85,8 +85,8 @@ class Status(Base):
         with self._db.reading() as conn:
             if conn.execute(_being_answered(now)).first():
                 return now
-            found = [at for at in conn.execute(ended).scalars() if at is not None]
-        return min(found, key=lambda at: abs(now - at), default=None)
+            found = conn.execute(ended).scalars().all()
+        return _nearest(found, now)
 
     def active_version(self) -> str:
         with self._db.reading() as conn:
@@ -94,8 +94,7 @@ class Status(Base):
 
     def activate(self, version: str, reason: str) -> None:
         with self._db.writing() as conn:
-            values = {"version": version, "reason": reason, "created_at": self._clock.now()}
-            conn.execute(insert(activations).values(values))
+            add_activation(conn, version, reason, self._clock.now())
 
     def activations(self, limit: int = 100) -> list[Activation]:
         """Newest first: the first one is in force."""
@@ -142,6 +141,11 @@ class Status(Base):
             figures["agree"] += score == rating
             figures["wrong_sign"] += rating != 0 and score == -rating
         return found
+
+
+def _nearest(times: Sequence[float | None], now: float) -> float | None:
+    """Of those that are known, the one nearest to `now`, whatever the date was before."""
+    return min((at for at in times if at is not None), key=lambda at: abs(now - at), default=None)
 
 
 def _being_answered(now: float) -> AnySelect:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
-from instar.content import last_user_text, plain_text
 from instar.errors import StoreError
 from instar.flow.held_back import Lot
-from instar.flow.lineage import updates_between
-from instar.records import BASE, Fate, JudgedAnswer, Origin, Sample, Source, Turn, Update
+from instar.records import Fate, JudgedAnswer, Sample, Source, Update
 from instar.runtime import new_id
 from instar.store.base import Base
-from instar.store.columns import AnyRow, AnySelect, unpack_ids
-from instar.store.decisions import active_version, add_decision
-from instar.store.documents import put_document
-from instar.store.facts import HELD_BACK, refresh
-from instar.store.judging import POISON
+from instar.store.columns import AnyRow
+from instar.store.decisions import active_version, add_activation, add_decision
+from instar.store.documents import put_document, put_documents, read_document
+from instar.store.facts import HELD_BACK, POISON, refresh
 from instar.store.rows import read_turns
-from instar.store.schema import (
-    activations,
-    documents,
-    judgements,
-    reservations,
-    turns,
-    update_turns,
-    updates,
-    uses,
+from instar.store.samples import (
+    is_held_back,
+    is_stale,
+    judged,
+    judged_answer,
+    samples_of,
+    version_number,
+    without_logprobs,
 )
+from instar.store.schema import judgements, reservations, turns, update_turns, updates, uses
 
 STALE = "stale"
 TOO_LONG = "too_long"
@@ -43,8 +39,6 @@ _GIVE_UP_AFTER = {"rejected": (2, REJECTED), "failed": (3, POISON), "unused": (1
 
 LOT = "held_back"
 """Name of the document with the salt that draws what is held back."""
-
-_VERSION = re.compile(r"v([1-9][0-9]*)")
 
 
 class Training(Base):
@@ -63,21 +57,22 @@ class Training(Base):
         held: list[str] = []
         lot = self._lot(held_back)
         with self._db.reading() as conn:
-            after, parents = 0, _parents(conn)
+            after, parents = 0, None
             while len(samples) < limit:
-                rows = conn.execute(_judged(after, limit)).all()
+                rows = conn.execute(judged(after, limit)).all()
                 if not rows:
                     break
                 after = rows[-1].seq
+                parents = _parents(conn) if parents is None else parents
                 for row, sample in zip(rows, samples_of(conn, rows, lot), strict=True):
-                    if _is_held_back(row, lot):
+                    if is_held_back(row, lot):
                         held.append(row.id)
                     elif longest is not None and row.prompt_len + row.response_len > longest:
                         long.append(row.id)
-                    elif not _is_stale(row, current, max_staleness, parents):
+                    elif not is_stale(row, current, max_staleness, parents):
                         samples.append(sample)
                     elif sample.correction or sample.accepted or (sample.score == -1 and sample.hint):
-                        samples.append(_without_logprobs(sample))
+                        samples.append(without_logprobs(sample))
                     else:
                         stale.append(row.id)
         self._mark(held, HELD_BACK)
@@ -101,9 +96,9 @@ class Training(Base):
                 .order_by(turns.c.seq.desc())
                 .limit(limit)
             ).all()
-            rows = [row for row in rows if not _is_held_back(row, lot)]
+            rows = [row for row in rows if not is_held_back(row, lot)]
             read = read_turns(conn, rows)
-        told = [_judged_answer(turn, row) for row, turn in zip(rows, read, strict=True)]
+        told = [judged_answer(turn, row) for row, turn in zip(rows, read, strict=True)]
         return [judged for judged in reversed(told) if judged.answer.strip()]
 
     def leave_out_long(self, turn_ids: Sequence[str]) -> None:
@@ -114,7 +109,7 @@ class Training(Base):
         if not share:
             return None
         with self._db.reading() as conn:
-            salt = conn.execute(select(documents.c.value).where(documents.c.name == LOT)).scalar()
+            salt = read_document(conn, LOT)
         if salt is None:
             salt = {"salt": new_id("salt")}
             with self._db.writing() as conn:
@@ -192,15 +187,13 @@ class Training(Base):
                 times, reason = _GIVE_UP_AFTER[status]
                 _give_up(conn, _ended_so(conn, turn_ids, status, times), reason)
             refresh(conn, turn_ids)
-            for name, value in (documents or {}).items():
-                put_document(conn, name, value)
+            put_documents(conn, documents or {})
             if waits and version is not None:
                 add_decision(conn, version, Fate.WAITS, "It passed the gate and waits for a person.", now)
             if status == "superseded" and version is not None:
                 add_decision(conn, version, Fate.SUPERSEDED, str(note), now)
             if activate:
-                why = f"made by update {row.number}"
-                conn.execute(insert(activations).values(version=version, reason=why, created_at=now))
+                add_activation(conn, str(version), f"made by update {row.number}", now)
         return status
 
     def updates(self, limit: int = 100) -> list[Update]:
@@ -222,142 +215,6 @@ class Training(Base):
         with self._db.reading() as conn:
             named = conn.execute(select(updates.c.version).where(updates.c.version.is_not(None))).scalars()
             return 1 + max((version_number(name) or 0 for name in named), default=0)
-
-
-def version_number(version: str) -> int | None:
-    """`v7` → 7, base → 0; None for a name that is neither."""
-    if version == BASE:
-        return 0
-    match = _VERSION.fullmatch(version)
-    return int(match[1]) if match else None
-
-
-# ── samples ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _judged(after_seq: int, limit: int) -> AnySelect:
-    waiting = with_verdict().where(turns.c.to_train == true(), turns.c.seq > after_seq)
-    return waiting.order_by(turns.c.seq).limit(limit)
-
-
-def with_verdict() -> AnySelect:
-    """Turns and the judgement that counts: what `samples_of` reads."""
-    verdict = judgements.c
-    return select(turns, verdict.score, verdict.source, verdict.hint, verdict.correction).join_from(
-        turns, judgements, judgements.c.seq == turns.c.verdict_seq
-    )
-
-
-def samples_of(conn: Connection, rows: Sequence[AnyRow], lot: Lot | None = None) -> list[Sample]:
-    """With a `lot`, no answer that it holds back is what another turn learns instead."""
-    rejected = [row.id for row in rows if row.score == -1]
-    accepted, retried = _accepted(conn, rejected, lot), _retried(conn, rejected, lot)
-    return [
-        Sample(
-            turn_id=turn.id,
-            learner=turn.learner,
-            version=turn.version,
-            source=Source(row.source),
-            origin=Origin.SAMPLED,
-            request_messages=turn.messages,
-            tools=turn.tools,
-            prompt_ids=turn.prompt_ids,
-            response_ids=turn.response_ids,
-            # Log-probs that do not match the ids belong to something else: none are better than wrong ones.
-            logprobs=turn.logprobs if len(turn.logprobs) == len(turn.response_ids) else [],
-            forced=turn.forced,
-            score=row.score,
-            hint=row.hint,
-            correction=row.correction,
-            accepted=accepted.get(turn.id),
-            retry_ids=retried.get(turn.id, []),
-            was_cut=turn.was_cut,
-            created_at=turn.created_at,
-        )
-        for row, turn in zip(rows, read_turns(conn, rows), strict=True)
-    ]
-
-
-def _judged_answer(turn: Turn, row: AnyRow) -> JudgedAnswer:
-    question = last_user_text(turn.messages)
-    answer = _without_calls(turn.answer)
-    return JudgedAnswer(turn.learner, question, answer, row.score, row.hint, turn.version)
-
-
-def _is_held_back(row: AnyRow, lot: Lot | None) -> bool:
-    return lot is not None and lot.holds_back(row.learner, row.session_id, row.created_at)
-
-
-def _accepted(conn: Connection, rejected: Sequence[str], lot: Lot | None) -> dict[str, str]:
-    """Rejected turn → the answer to the user's correction, where the user was content with that one.
-
-    Not one that was sampled under a grammar, here and below: its likelihood would be the grammar's.
-    """
-    first, retry = turns.alias("first"), turns.alias("retry")
-    found = conn.execute(
-        select(first.c.id, retry.c.answer, *_drawn_by(retry))
-        .join_from(first, retry, retry.c.parent_id == first.c.id)
-        .join(judgements, judgements.c.seq == retry.c.verdict_seq)
-        .where(
-            first.c.id.in_(rejected),
-            retry.c.session_id == first.c.session_id,
-            retry.c.episode_id != first.c.episode_id,  # a new word of the user lies between them
-            retry.c.learn == true(),
-            retry.c.forced.is_(None),
-            judgements.c.score == 1,
-        )
-        .order_by(retry.c.seq)
-    )
-    texts = {row.id: _without_calls(row.answer) for row in found if not _is_held_back(row, lot)}
-    return {turn_id: text for turn_id, text in texts.items() if text}
-
-
-def _retried(conn: Connection, rejected: Sequence[str], lot: Lot | None) -> dict[str, list[int]]:
-    """Rejected turn → ids of the complete answer to the user's correction, judged or not."""
-    first, retry = turns.alias("first"), turns.alias("retry")
-    found = conn.execute(
-        select(first.c.id, retry.c.response_ids, *_drawn_by(retry))
-        .join_from(first, retry, retry.c.parent_id == first.c.id)
-        .where(
-            first.c.id.in_(rejected),
-            retry.c.session_id == first.c.session_id,
-            retry.c.episode_id != first.c.episode_id,
-            retry.c.learn == true(),
-            retry.c.forced.is_(None),
-            retry.c.status == "done",
-            retry.c.finish_reason == "stop",
-        )
-        .order_by(retry.c.seq)
-    )
-    return {row.id: unpack_ids(row.response_ids) for row in found if not _is_held_back(row, lot)}
-
-
-def _drawn_by(table: Any) -> list[Any]:
-    """What `_is_held_back` looks at."""
-    return [table.c.learner, table.c.session_id, table.c.created_at]
-
-
-def _without_calls(answer: Any) -> str:
-    """ "" for an answer that calls a tool: its text alone is not what was accepted."""
-    if not isinstance(answer, dict) or answer.get("tool_calls"):
-        return ""
-    return plain_text(answer.get("content"))
-
-
-def _is_stale(row: AnyRow, current: int, max_staleness: int, parents: Mapping[str, str]) -> bool:
-    """Numbers decide only where no update tells how the two versions are related."""
-    number = version_number(row.version)
-    if row.pinned or number is None:
-        return True
-    apart = updates_between(f"v{current}" if current else BASE, row.version, parents)
-    return (current - number if apart is None else apart) > max_staleness
-
-
-def _without_logprobs(sample: Sample) -> Sample:
-    return Sample(**{**{name: getattr(sample, name) for name in Sample.__slots__}, "logprobs": []})
-
-
-# ── updates ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_free(conn: Connection, turn_ids: Sequence[str]) -> None:

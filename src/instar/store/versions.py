@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import and_, exists, insert, or_, select
+from sqlalchemy import and_, exists, or_, select
 
 from instar.flow.held_back import says_what_is_better
 from instar.records import Decision, Fate, Kind, Sample, Source
 from instar.store.base import Base
 from instar.store.columns import AnySelect
-from instar.store.decisions import add_decision
-from instar.store.documents import put_document
+from instar.store.decisions import add_activation, add_decision
+from instar.store.documents import put_documents
 from instar.store.facts import HELD_BACK
-from instar.store.schema import activations, decisions, judgements, turns
-from instar.store.training import samples_of, with_verdict
+from instar.store.samples import samples_of, with_verdict
+from instar.store.schema import decisions, judgements, turns
 
 _ANSWERS_A_USER = or_(
     turns.c.kind == Kind.MAIN.value,
@@ -38,10 +38,8 @@ class Versions(Base):
         with self._db.writing() as conn:
             add_decision(conn, version, fate, reason, now)
             if activate is not None:
-                row = {"version": activate, "reason": reason, "created_at": now}
-                conn.execute(insert(activations).values(row))
-            for name, value in (documents or {}).items():
-                put_document(conn, name, value)
+                add_activation(conn, activate, reason, now)
+            put_documents(conn, documents or {})
 
     def decisions(self, limit: int = 1000) -> list[Decision]:
         """Newest first."""
