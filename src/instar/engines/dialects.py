@@ -70,13 +70,7 @@ class Vllm:
             "model": asked.adapter or asked.base,
             "prompt": list(asked.prompt_ids),
             "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            # vLLM takes defaults for these from the model's folder, unasked: say that they are off
-            "top_k": -1,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "stop_token_ids": list(asked.stop_ids),
+            **_ways_to_sample(asked),
             "stream": True,
             "logprobs": sampling.top_logprobs,
             "return_token_ids": True,
@@ -105,6 +99,19 @@ class Vllm:
 
     def is_unknown(self, error: EngineError) -> bool:
         return error.status == 404
+
+
+def _ways_to_sample(asked: Asked) -> dict[str, Any]:
+    """What both engines call alike."""
+    return {
+        "temperature": asked.sampling.temperature,
+        "top_p": asked.sampling.top_p,
+        # defaults for these three are taken from the model's folder, unasked: say that they are off
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "stop_token_ids": list(asked.stop_ids),
+    }
 
 
 def _chunk(payload: dict[str, Any], alternatives: int) -> TokenChunk | None:
@@ -163,13 +170,7 @@ class Sglang:
         sampling = asked.sampling
         params: dict[str, Any] = {
             "max_new_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            # SGLang takes defaults for these from the model's folder, unasked: say that they are off
-            "top_k": -1,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "stop_token_ids": list(asked.stop_ids),
+            **_ways_to_sample(asked),
         }
         if sampling.grammar is not None:
             params["json_schema"] = _schema(sampling.grammar)

@@ -100,10 +100,11 @@ class PrefixCache:
         """
         pinned, room = dict[tuple[int, ...], DynamicCache](), self._room
         for key in dict.fromkeys(map(tuple, prompts)):
-            room -= _bytes(self.read(key))
+            cache = self.read(key)
+            room -= _bytes(cache)
             if room < 0:
                 break
-            pinned[key] = self.read(key)
+            pinned[key] = cache
         self._pinned = pinned
         try:
             yield
