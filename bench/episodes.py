@@ -28,6 +28,7 @@ from rich.table import Table
 
 from bench.server import Server, machine, source
 from bench.stats import wilson
+from bench.tool_calls import tool
 
 RESULTS = Path(__file__).parent / "results" / "episodes.json"
 MAX_TOKENS = 120
@@ -55,20 +56,14 @@ THINGS = (
 WISHES = ("Correct the spelling in {}.", "Make {} shorter.", "Add a title to {}.", "Sort the lines of {}.")
 
 
-def _tool(name: str, says: str, *names: str) -> dict[str, Any]:
-    properties = {n: {"type": "string", "maxLength": 40} for n in names}
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": list(names),
-        "additionalProperties": False,
-    }
-    return {"type": "function", "function": {"name": name, "description": says, "parameters": schema}}
+def _texts(*names: str) -> dict[str, Any]:
+    """Arguments that are short texts."""
+    return {name: {"type": "string", "maxLength": 40} for name in names}
 
 
 TOOLS = [
-    _tool("read_file", "Read what is in a file", "path"),
-    _tool("write_file", "Write a text into a file", "path", "text"),
+    tool("read_file", "Read what is in a file", _texts("path"), ["path"]),
+    tool("write_file", "Write a text into a file", _texts("path", "text"), ["path", "text"]),
 ]
 
 

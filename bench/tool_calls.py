@@ -40,7 +40,7 @@ ASKED = (
 )
 
 
-def _tool(name: str, says: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def tool(name: str, says: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     schema = {
         "type": "object",
         "properties": properties,
@@ -51,7 +51,7 @@ def _tool(name: str, says: str, properties: dict[str, Any], required: list[str])
 
 
 TOOLS = [
-    _tool(
+    tool(
         "get_weather",
         "The weather of a city",
         {
@@ -60,7 +60,7 @@ TOOLS = [
         },
         ["city", "days"],
     ),
-    _tool(
+    tool(
         "remind",
         "Reminds the user of something",
         {
@@ -70,7 +70,7 @@ TOOLS = [
         },
         ["text", "in_hours"],
     ),
-    _tool(
+    tool(
         "search",
         "Finds places",
         {

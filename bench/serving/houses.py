@@ -110,16 +110,16 @@ def quiet(threads: int, **more: str) -> dict[str, str]:
     return {**bare, "ENGINE__THREADS": str(threads), **more}
 
 
-def publish(server: Server, adapter: Path, name: str) -> None:
-    """Put a version into the registry, as the trainer does."""
-    work = server.data_dir.parent / f"work-{name}"
+def publish(data_dir: Path, model_dir: Path, adapter: Path, name: str) -> None:
+    """Put a version of this model into the registry, as the trainer does."""
+    work = data_dir.parent / f"work-{name}"
     shutil.copytree(adapter, work)
     for path in work.iterdir():
         if path.name not in {"adapter_config.json", "adapter_model.safetensors"}:
             path.unlink()
-    sha256 = model_facts(server.model_dir()).sha256
+    sha256 = model_facts(model_dir).sha256
     manifest = Manifest(name, "base", time.time(), f"update_{name}", "bench", sha256, {}, [], {}, {}, {}, {})
-    FolderRegistry(server.data_dir / "versions").publish(work, manifest)
+    FolderRegistry(data_dir / "versions").publish(work, manifest)
 
 
 def activate(server: Server, name: str, limit_s: float = 600.0) -> float:

@@ -50,7 +50,7 @@ def _arms(plan: Plan, stack: ExitStack) -> list[Endpoint]:
     adapter = young_adapter(plan.model_dir, plan.work / "adapter")
     plan.step("speed: starting ours")
     server = stack.enter_context(ours(plan.work / "speed", plan.model_dir, **quiet(plan.threads)))
-    publish(server, adapter, "v1")
+    publish(server.data_dir, server.model_dir(), adapter, "v1")
     activate(server, "v1")
     arms = [Endpoint(OURS, server.url, server.key, "instar")]
     if plan.vllm is not None:

@@ -28,8 +28,8 @@ def run(plan: Plan) -> Figures:
     for name, model, tokens in (("starter", plan.model_dir, short), ("random weights", long_model, long)):
         texts = Texts(plan.model_dir)
         with ours(plan.work / f"turns-{tokens}", model, **quiet(plan.threads)) as server:
-            publish(server, adapter, "v1")
-            publish(server, adapter, "v2")
+            publish(server.data_dir, server.model_dir(), adapter, "v1")
+            publish(server.data_dir, server.model_dir(), adapter, "v2")
             activate(server, "v1")
             talks = []
             for number in range(plan.rounds):

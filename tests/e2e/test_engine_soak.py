@@ -17,16 +17,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from bench.serving.houses import Texts, young_adapter
+from bench.serving.houses import Texts, pss_bytes, publish, tree, young_adapter
 from bench.serving.load import Endpoint, Reply, ask, session
 from bench.stats import percentile
 
 from instar.config import models_dir
-from instar.engines.starter import ensure_model, model_facts
-from instar.records import Manifest
-from instar.registry import FolderRegistry
+from instar.engines.starter import ensure_model
 from instar.store import open_store
 from tests.kit.live_server import Server, running_server
 
@@ -99,22 +96,6 @@ def turns_of(server: Server) -> dict[str, dict[str, Any]]:
     return found
 
 
-def publish_versions(server: Server, model: Path, adapter: Path) -> None:
-    registry = FolderRegistry(server.data_dir / "versions")
-    for number in range(1, VERSIONS + 1):
-        work = server.data_dir / f"work-{number}"
-        work.mkdir()
-        for name in ("adapter_config.json", "adapter_model.safetensors"):
-            (work / name).write_bytes((adapter / name).read_bytes())
-        registry.publish(
-            work,
-            Manifest(
-                f"v{number}", "base", 1.0, f"update_{number}", "starter", model_facts(model).sha256, {}, [],
-                {}, {}, {}, {},
-            ),
-        )  # fmt: skip
-
-
 async def swaps(server: Server, count: int) -> None:
     """By hand and as the trainer does it, in turns; the next one comes once this one serves."""
     url = f"sqlite:///{server.data_dir / 'instar.db'}"
@@ -144,7 +125,8 @@ def test_hundred_swaps_under_32_streams_fail_nothing(tmp_path: Path, model: Path
 
     room = ["engine.max_streams=32", "engine.prewarm_s=1"]  # 32 streams leave no idle time to wait for
     with serving(tmp_path, *room) as server:
-        publish_versions(server, model, adapter)
+        for number in range(1, VERSIONS + 1):
+            publish(server.data_dir, model, adapter, f"v{number}")
         before, during = asyncio.run(main(server))
         turns = turns_of(server)
     errors = Counter(reply.error for reply in (*before, *during) if reply.error)
@@ -191,8 +173,7 @@ def test_two_hundred_cancelled_requests_leave_the_engine_free(tmp_path: Path, mo
 
 
 def _pss(server: Server) -> int:
-    root = psutil.Process(server.process.pid)
-    return sum(one.memory_full_info().pss for one in (root, *root.children(recursive=True)))
+    return sum(pss_bytes(one.pid) for one in tree(server.process.pid))
 
 
 def test_memory_stays_while_sessions_come_and_go(tmp_path: Path, model: Path) -> None:

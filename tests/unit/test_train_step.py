@@ -219,13 +219,18 @@ def test_the_next_update_starts_from_the_version_in_force(bench: Bench) -> None:
     assert (bench.trainer.jobs[2].parent, report.version) == ("base", "v3")
 
 
-def test_a_version_of_another_model_is_no_parent(bench: Bench) -> None:
-    bench.correct("a", "b", "c", "d")
-    bench.step()
+def serving_another_model(bench: Bench) -> TrainStep:
     step = bench.make()
     step.publisher = Publisher(
         bench.store, bench.registry, BaseModelFacts("big", "1" * 64), bench.scene.clock
     )
+    return step
+
+
+def test_a_version_of_another_model_is_no_parent(bench: Bench) -> None:
+    bench.correct("a", "b", "c", "d")
+    bench.step()
+    step = serving_another_model(bench)
     bench.correct("e", "f", "g", "h")
     assert step().version == "v2"
     assert bench.trainer.jobs[1].parent == "base"
@@ -566,10 +571,7 @@ def test_an_update_of_the_version_that_serves_again_is_no_surprise(bench: Bench)
 def test_an_update_from_base_beside_a_version_of_another_model_ends_as_ever(bench: Bench) -> None:
     bench.correct("a", "b", "c", "d")
     bench.step()
-    step = bench.make()
-    step.publisher = Publisher(
-        bench.store, bench.registry, BaseModelFacts("big", "1" * 64), bench.scene.clock
-    )
+    step = serving_another_model(bench)
     bench.correct("e", "f", "g", "h")
     assert (step().version, bench.store.active_version()) == ("v2", "v2")
 

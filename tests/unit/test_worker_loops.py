@@ -277,6 +277,18 @@ def trainer(step: Callable[[], Any]) -> tuple[TrainerLoop, list[float], Heartbea
     return TrainerLoop(step, heart, slept.append, poll_s=0.5), slept, heart
 
 
+def in_turns(outcomes: list[Any]) -> Callable[[], Any]:
+    """A step that gives the next of these each time, or raises it."""
+
+    def step() -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return step
+
+
 def test_errors_slow_the_trainer_down_and_success_makes_it_forget() -> None:
     outcomes: list[Any] = [
         TrainingError("nan"),
@@ -286,13 +298,7 @@ def test_errors_slow_the_trainer_down_and_success_makes_it_forget() -> None:
         TrainingError("nan"),
     ]
 
-    def step() -> Any:
-        outcome = outcomes.pop(0)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    made, slept, _ = trainer(step)
+    made, slept, _ = trainer(in_turns(outcomes))
     for _ in range(5):
         made.once()
     assert slept == [1.0, 2.0, 4.0, 0.5, 1.0]
@@ -307,13 +313,7 @@ def test_an_error_takes_the_place_of_what_was_waited_for_until_a_step_succeeds()
     ]
     told = []
 
-    def step() -> Any:
-        outcome = outcomes.pop(0)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    made, _, heart = trainer(step)
+    made, _, heart = trainer(in_turns(outcomes))
     for _ in range(3):
         made.once()
         told.append((heart._state["doing"], heart._state["why"], heart._state["later"]))
